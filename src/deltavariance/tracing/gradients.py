@@ -1,0 +1,297 @@
+"""Per-example gradients in factored form.
+
+For n cases and a u with K components, the gradient with respect to one leaf is a sum of forms, each of them kept
+as small as its use allows:
+
+| form | gradient of one case and component, in the form's frame | kept |
+|---|---|---|
+| `Products` | `G[n,i,o] = Σ_t a[n,t,i] g[n,t,o]` | `a [B,N,T,I]`, `g [K,B,N,T,O]` |
+| `Rows` | row `numbers[t]` of `[V, D]` receives `g[t]`, summed over t | `numbers [B,T]`, `g [K,B,T,D]` |
+| `Dense` | itself | `[K, B, *leaf shape]` |
+
+`N` counts independent matrices in a stack (scanned layers, heads, groups of a convolution), `T` the uses that share
+one. A form's `path` leads from the leaf to the frame.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from deltavariance.parameters import Layout
+from deltavariance.tracing.plan import Use
+from deltavariance.tracing.views import Path
+
+
+def _over_leading(function: Callable[..., Array], axes: int) -> Callable[..., Array]:
+    for _ in range(axes):
+        function = jax.vmap(function)
+    return function
+
+
+def widened(x: Array) -> Array:
+    """Half-precision factors are contracted in float32."""
+    return x.astype(jnp.float32) if jnp.finfo(x.dtype).bits < 32 else x
+
+
+class Part(eqx.Module):
+    """One use of a weight: what was recorded `[B, *scans, ...]` and its cotangent `[K, B, *scans, ...]`."""
+
+    recorded: Array
+    cotangent: Array
+    use: Use = eqx.field(static=True)
+
+    def _arrange(self, x: Array, leading: int) -> Array:
+        """`[*leading, *scans, N, T, F]` to `[*leading, N', T', F]`: mapped scans join N, the others T."""
+        scans = range(leading, leading + len(self.use.lengths))
+        stacked = [axis for axis, sliced in zip(scans, self.use.mapped, strict=True) if sliced]
+        shared = [axis for axis, sliced in zip(scans, self.use.mapped, strict=True) if not sliced]
+        n, t, f = range(x.ndim - 3, x.ndim)
+        x = jnp.transpose(x, (*range(leading), *stacked, n, *shared, t, f))
+        counts = [
+            int(np.prod([length for length, sliced in zip(self.use.lengths, self.use.mapped, strict=True) if sliced == kind]))
+            for kind in (True, False)
+        ]
+        n_size, t_size = x.shape[leading + len(stacked)], x.shape[-2]
+        return jnp.reshape(x, (*x.shape[:leading], counts[0] * n_size, counts[1] * t_size, x.shape[-1]))
+
+    def inputs(self) -> Float[Array, "B N T I"]:
+        assert self.use.rule is not None
+        scans = len(self.use.lengths)
+        return self._arrange(_over_leading(self.use.rule.inputs, 1 + scans)(self.recorded), 1)
+
+    def cotangents(self) -> Float[Array, "K B N T O"]:
+        assert self.use.rule is not None
+        scans = len(self.use.lengths)
+        rule = jax.vmap(_over_leading(self.use.rule.cotangents, 1 + scans), in_axes=(0, None))
+        return self._arrange(rule(self.cotangent, self.recorded), 2)
+
+    def cases(self, start: Any, size: int) -> "Part":
+        """The part of some consecutive cases."""
+        return Part(
+            jax.lax.dynamic_slice_in_dim(self.recorded, start, size, axis=0),
+            jax.lax.dynamic_slice_in_dim(self.cotangent, start, size, axis=1),
+            self.use,
+        )
+
+    def component(self, k: Any) -> "Part":
+        """The part of one component of u."""
+        return Part(self.recorded, jax.lax.dynamic_slice_in_dim(self.cotangent, k, 1, axis=0), self.use)
+
+
+class Products(eqx.Module):
+    """Uses of a weight in products, all by the same path: they only lengthen the list of pairs (a, g)."""
+
+    parts: tuple[Part, ...]
+    path: Path = eqx.field(static=True)
+    frame: tuple[int, ...] = eqx.field(static=True)
+    pairs: int = eqx.field(static=True)
+
+    def factors(self) -> tuple[Float[Array, "B N T I"], Float[Array, "K B N T O"]]:
+        """`a` and `g`. Cost: no arithmetic, but a convolution's patches are laid out here."""
+        a = [widened(part.inputs()) for part in self.parts]
+        g = [widened(part.cotangents()) for part in self.parts]
+        if len(a) == 1:
+            return a[0], g[0]
+        return jnp.concatenate(a, axis=2), jnp.concatenate(g, axis=3)
+
+    def explicit(self) -> Float[Array, "K B N I O"]:
+        """`G = Σ_t a_t g_tᵀ` in the frame. Cost: K·B·N·T·I·O multiplications, and as many numbers less T."""
+        a, g = self.factors()
+        return jnp.einsum("bnti,kbnto->kbnio", a, g)
+
+    def seen(self, leaf: Array) -> Float[Array, "N I O"]:
+        """An array of the leaf's shape (a diagonal, say) in this form's frame."""
+        return jnp.reshape(self.path.apply(leaf), self.frame)
+
+    def dense(self, shape: Sequence[int]) -> Array:
+        return _home(self.path, self.explicit(), shape, 2)
+
+    def cases(self, start: Any, size: int) -> "Products":
+        return Products(tuple(part.cases(start, size) for part in self.parts), self.path, self.frame, self.pairs)
+
+    def component(self, k: Any) -> "Products":
+        return Products(tuple(part.component(k) for part in self.parts), self.path, self.frame, self.pairs)
+
+
+class Rows(eqx.Module):
+    """Rows picked from a table: row `numbers[b, t]` receives `g[k, b, t]`. A row picked twice receives both."""
+
+    numbers: Int[Array, "B T"]
+    g: Float[Array, "K B T D"]
+    path: Path = eqx.field(static=True)
+    frame: tuple[int, ...] = eqx.field(static=True)
+
+    def seen(self, leaf: Array) -> Float[Array, "V D"]:
+        """An array of the leaf's shape (a diagonal, say) in this form's frame."""
+        return jnp.reshape(self.path.apply(leaf), self.frame)
+
+    def merged(self) -> Float[Array, "K B T D"]:
+        """`g` with the shares of equal rows summed into the first pick and zero in the others."""
+        g = widened(self.g)
+
+        def one(numbers: Array, g: Array) -> Array:
+            first = jnp.argmax(numbers[:, None] == numbers[None, :], axis=1)
+            return jnp.zeros_like(g).at[first].add(g)
+
+        return jax.vmap(jax.vmap(one), in_axes=(None, 0))(self.numbers, g)
+
+    def dense(self, shape: Sequence[int]) -> Array:
+        def one(numbers: Array, g: Array) -> Array:
+            return jnp.zeros(self.frame, g.dtype).at[numbers].add(g)
+
+        table = jax.vmap(jax.vmap(one), in_axes=(None, 0))(self.numbers, widened(self.g))
+        return _home(self.path, table, shape, 2)
+
+    def cases(self, start: Any, size: int) -> "Rows":
+        return Rows(
+            jax.lax.dynamic_slice_in_dim(self.numbers, start, size, axis=0),
+            jax.lax.dynamic_slice_in_dim(self.g, start, size, axis=1),
+            self.path,
+            self.frame,
+        )
+
+    def component(self, k: Any) -> "Rows":
+        return Rows(self.numbers, jax.lax.dynamic_slice_in_dim(self.g, k, 1, axis=0), self.path, self.frame)
+
+
+class Dense(eqx.Module):
+    """The plain per-example gradient."""
+
+    g: Float[Array, "K B ..."]
+
+    def dense(self, shape: Sequence[int]) -> Array:
+        return widened(self.g)
+
+    def cases(self, start: Any, size: int) -> "Dense":
+        return Dense(jax.lax.dynamic_slice_in_dim(self.g, start, size, axis=1))
+
+    def component(self, k: Any) -> "Dense":
+        return Dense(jax.lax.dynamic_slice_in_dim(self.g, k, 1, axis=0))
+
+
+Form = Products | Rows | Dense
+
+
+class ExampleGradients(eqx.Module):
+    """The gradients of n cases: for each leaf of `layout`, the forms whose sum is its gradient."""
+
+    leaves: tuple[tuple[Form, ...], ...]
+    value: Float[Array, "B *u"]
+    layout: Layout = eqx.field(static=True)
+
+    @property
+    def cases(self) -> int:
+        return self.value.shape[0]
+
+    @property
+    def components(self) -> int:
+        """K, the number of components of u."""
+        return int(np.prod(self.value.shape[1:]))
+
+    def leaf(self, number: int) -> Float[Array, "K B ..."]:
+        """Leaf number `number`'s gradient written out: `[K, B, *shape]`."""
+        shape = self.layout.shapes[number]
+        return add_up([form.dense(shape) for form in self.leaves[number]], shape, self)
+
+    def rows(self) -> Float[Array, "K B P"]:
+        """All gradients written out and joined: `[K, B, P]`. Cost: K·B·P numbers."""
+        return self.layout.flatten([self.leaf(number) for number in range(len(self.layout))])
+
+    def dense(self) -> dict[str, Array]:
+        """`{leaf name: [n, *u.shape, *leaf.shape]}`, for inspection and tests."""
+        return {
+            name: jnp.reshape(jnp.moveaxis(self.leaf(number), 0, 1), (*self.value.shape, *shape))
+            for number, (name, shape) in enumerate(zip(self.layout.names, self.layout.shapes, strict=True))
+        }
+
+
+def add_up(terms: Sequence[Array], shape: Sequence[int], gradients: ExampleGradients) -> Array:
+    """The sum of a leaf's terms; a leaf without any has gradient zero."""
+    if not terms:
+        return jnp.zeros((gradients.components, gradients.cases, *shape), widened(gradients.value).dtype)
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
+
+
+def _home(path: Path, value: Array, shape: Sequence[int], leading: int) -> Array:
+    """Carry gradients with leading axes from a frame back to the leaf's shape."""
+    return _over_leading(lambda one: path.transpose(one, shape), leading)(value)
+
+
+def join(
+    uses: Sequence[Use], recorded: Sequence[Array], cotangents: Sequence[Array], plain: dict[int, Array], layout: Layout
+) -> tuple[tuple[Form, ...], ...]:
+    """Sort the uses of each leaf into forms; products by the same path become one."""
+    leaves: list[tuple[Form, ...]] = []
+    for number, shape in enumerate(layout.shapes):
+        if number in plain:
+            leaves.append((Dense(plain[number]),))
+            continue
+        products: dict[Any, list[Part]] = {}
+        rows: dict[Any, list[Rows]] = {}
+        dense: list[Array] = []
+        for use in uses:
+            if use.leaf != number:
+                continue
+            g = cotangents[use.tap]
+            if use.rule is None:
+                dense.append(_bias(use, g, shape))
+            elif len(use.frame) == 2:
+                assert use.recorded is not None
+                rows.setdefault(use.path.key, []).append(_rows(use, recorded[use.recorded], g))
+            else:
+                assert use.recorded is not None
+                products.setdefault((use.path.key, use.frame), []).append(Part(recorded[use.recorded], g, use))
+        forms: list[Form] = [
+            Products(tuple(parts), parts[0].use.path, _frame(parts[0].use), sum(_pairs(part) for part in parts))
+            for parts in products.values()
+        ]
+        forms += [
+            Rows(
+                jnp.concatenate([row.numbers for row in found], axis=1),
+                jnp.concatenate([row.g for row in found], axis=2),
+                found[0].path,
+                found[0].frame,
+            )
+            for found in rows.values()
+        ]
+        if dense:
+            forms.append(Dense(sum(dense[1:], dense[0])))
+        leaves.append(tuple(forms))
+    return tuple(leaves)
+
+
+def _frame(use: Use) -> tuple[int, ...]:
+    """`(N, I, O)` with the stack of the scans that slice the leaf counted in N."""
+    stacked = [length for length, sliced in zip(use.lengths, use.mapped, strict=True) if sliced]
+    n, i, o = use.frame
+    return (int(np.prod(stacked)) * n, i, o)
+
+
+def _pairs(part: Part) -> int:
+    shape = jax.eval_shape(part.inputs)
+    return int(shape.shape[2])
+
+
+def _bias(use: Use, g: Array, shape: Sequence[int]) -> Array:
+    """A view that is added to a product: its gradient is the cotangent, summed over the scans that share it."""
+    shared = tuple(2 + depth for depth, sliced in enumerate(use.mapped) if not sliced)
+    return _home(use.path, jnp.sum(widened(g), axis=shared), shape, 2)
+
+
+def _rows(use: Use, recorded: Array, g: Array) -> Rows:
+    """A look-up's rows, the enclosing scans laid out one after another."""
+    assert use.rule is not None
+    scans = len(use.lengths)
+    numbers = _over_leading(use.rule.inputs, 1 + scans)(recorded)
+    rule = jax.vmap(_over_leading(use.rule.cotangents, 1 + scans), in_axes=(0, None))
+    shares = rule(g, recorded)
+    numbers = jnp.reshape(numbers, (numbers.shape[0], -1))
+    return Rows(numbers, jnp.reshape(shares, (*shares.shape[:2], numbers.shape[1], -1)), use.path, use.frame)
