@@ -98,13 +98,13 @@ class Grid:
                 raise ValueError(f"The grid's {name} must ascend, but they are {values}.")
         if abs(self.latitudes[0]) > 90 or abs(self.latitudes[-1]) > 90:
             raise ValueError(
-                f"Latitudes must lie within -90..90 degrees, but they run from {self.latitudes[0]} "
-                f"to {self.latitudes[-1]}."
+                f"Latitudes must lie within -90..90 degrees, but they run from {self.latitudes[0]} to "
+                f"{self.latitudes[-1]}."
             )
         if self.longitudes[-1] - self.longitudes[0] >= 360:
             raise ValueError(
-                f"Longitudes must cover less than 360 degrees, but they run from {self.longitudes[0]} "
-                f"to {self.longitudes[-1]}: drop the repeated meridian."
+                f"Longitudes must cover less than 360 degrees, but they run from {self.longitudes[0]} to "
+                f"{self.longitudes[-1]}: drop the repeated meridian."
             )
 
     @property
@@ -200,8 +200,7 @@ class Grid:
         if clipped and on_edge == "error":
             raise ValueError(
                 f"A square of inradius {inradius} cells around {place} needs {len(rows)} x {len(columns)} "
-                "cells and "
-                f"leaves the domain, which is {self.describe()}; only {len(inside_rows)} x "
+                f"cells and leaves the domain, which is {self.describe()}; only {len(inside_rows)} x "
                 f"{len(inside_columns)} lie "
                 'inside. Choose a smaller inradius, a place further inside, or on_edge="clip" to keep the '
                 "part inside."

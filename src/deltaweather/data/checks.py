@@ -35,8 +35,7 @@ def check_variables(ds: xr.Dataset, variables: tuple[str, ...], where: str) -> N
         if extra:
             raise ValueError(
                 f"{name!r} has the dimension {', '.join(map(str, sorted(extra, key=str)))} beside time, "
-                "level, latitude "
-                "and longitude: choose one entry of it with xarray's isel before opening."
+                "level, latitude and longitude: choose one entry of it with xarray's isel before opening."
             )
         if not np.issubdtype(ds[name].dtype, np.number):
             raise ValueError(f"{name!r} holds values of type {ds[name].dtype}, not numbers.")
@@ -52,8 +51,7 @@ def check_unit(name: str, unit: str) -> None:
     if advice is not None:
         raise ValueError(
             f"{name!r} is declared in {unit!r}, but {known.unit!r} is expected: {advice}, and set its "
-            "attribute units "
-            f"to {known.unit!r}."
+            f"attribute units to {known.unit!r}."
         )
 
 
@@ -82,8 +80,7 @@ def check_range(
         first = times[np.flatnonzero(outside.any((1, 2)))[0]] if outside.any() else times[0]
         raise ValueError(
             f"{seen} {span}, {wanted}; {int(outside.sum())} values do not, the first at {first!s:.16}. If "
-            "they stand "
-            "for missing data, make them NaN; else correct their unit."
+            "they stand for missing data, make them NaN; else correct their unit."
         )
 
 
@@ -98,8 +95,7 @@ def check_times(
     if not np.issubdtype(times.dtype, np.datetime64):
         raise ValueError(
             f"The time axis holds {times.dtype} and not dates of the standard calendar. Convert it first, "
-            "for instance "
-            "with xarray's convert_calendar('standard') or by decoding its units."
+            "for instance with xarray's convert_calendar('standard') or by decoding its units."
         )
     if len(times) < 3:
         raise ValueError(f"The record has {len(times)} times; at least 3 are needed.")
@@ -110,16 +106,14 @@ def check_times(
     if np.any(gaps == zero):
         twice = np.flatnonzero(gaps == zero)
         raise ValueError(
-            f"{len(twice)} times are duplicates, the first {times[at[0]]!s:.16} (positions {at[0]} and "
-            f"{at[0] + 1}). Drop "
-            "them, for instance with ds.drop_duplicates('time')."
+            f"{len(twice)} times are duplicates, the first {times[twice[0]]!s:.16} (positions {twice[0]} and "
+            f"{twice[0] + 1}). Drop them, for instance with ds.drop_duplicates('time')."
         )
     if np.any(gaps < zero):
         at = int(np.flatnonzero(gaps < zero)[0])
         raise ValueError(
             f"Times are not in order: {times[at + 1]!s:.16} comes after {times[at]!s:.16} (position "
-            f"{at + 1}). Sort them "
-            "with ds.sortby('time') and drop duplicates."
+            f"{at + 1}). Sort them with ds.sortby('time') and drop duplicates."
         )
     seconds = np.round(gaps / np.timedelta64(1, "s")).astype(np.int64)
     values, counts = np.unique(seconds, return_counts=True)
@@ -129,10 +123,9 @@ def check_times(
         at = int(odd[0])
         raise ValueError(
             f"Times are irregular: most are {_hours(base)} apart, but {times[at]!s:.16} and "
-            f"{times[at + 1]!s:.16} are "
-            f"{_hours(int(seconds[at]))} apart ({len(odd)} such places). Resample to a regular axis "
-            "first, for instance "
-            f"with ds.resample(time='{_hours(base).replace(' ', '')}')."
+            f"{times[at + 1]!s:.16} are {_hours(int(seconds[at]))} apart ({len(odd)} such places). Resample "
+            "to a regular axis first, for instance with "
+            f"ds.resample(time='{_hours(base).replace(' ', '')}')."
         )
     wanted = 21_600 if step is None else round(float(step / np.timedelta64(1, "s")))
     kept = np.arange(len(times))
@@ -140,8 +133,7 @@ def check_times(
     if wanted % base and step is not None:
         raise ValueError(
             f"A step of {_hours(wanted)} was asked for, but the record's times are {_hours(base)} apart: "
-            "choose a "
-            "multiple of that."
+            "choose a multiple of that."
         )
     if wanted % base:
         wanted = base
@@ -152,8 +144,7 @@ def check_times(
         if len(kept) < 3:
             raise ValueError(
                 f"Fewer than 3 times of the record fall on multiples of {_hours(wanted)} after midnight "
-                "UTC: choose "
-                f"step={_hours(base)}."
+                f"UTC: choose step={_hours(base)}."
             )
         findings.append(f"Every {_hours(wanted)} taken of a record with steps of {_hours(base)}.")
     between = np.round(np.diff(times[kept]) / np.timedelta64(1, "s")).astype(np.int64)
@@ -163,8 +154,7 @@ def check_times(
         lost = int((between[~follows] // wanted - 1).sum())
         findings.append(
             f"{lost} time steps are missing in {int((~follows).sum())} gaps, the first after "
-            f"{times[kept[at]]!s:.16}; no "
-            "forecast crosses a gap."
+            f"{times[kept[at]]!s:.16}; no forecast crosses a gap."
         )
     return kept, np.timedelta64(wanted, "s"), follows, findings
 

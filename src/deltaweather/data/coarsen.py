@@ -49,8 +49,7 @@ def coarsening(source: Grid, resolution: float) -> Coarsening:
     if not np.isfinite(resolution) or resolution < finest - 1e-9:
         raise ValueError(
             f"The resolution of {resolution:g} degrees is finer than the data's {finest:g} degrees; "
-            "coarsening needs "
-            "a larger value."
+            "coarsening needs a larger value."
         )
     target = coarse_grid(source, resolution)
     sines = np.sin(np.deg2rad(source.latitude_edges)), np.sin(np.deg2rad(target.latitude_edges))
@@ -85,9 +84,8 @@ def _tile(edges: np.ndarray, resolution: float, axis: str) -> np.ndarray:
     count = int(np.floor(extent / resolution + 1e-6))
     if count < 1:
         raise ValueError(
-            f"The domain spans {extent:g} degrees of {axis}, less than one cell of {resolution:g} "
-            "degrees: choose a "
-            "smaller resolution."
+            f"The domain spans {extent:g} degrees of {axis}, less than one cell of {resolution:g} degrees: "
+            "choose a smaller resolution."
         )
     first = (edges[0] + edges[-1] - (count - 1) * resolution) / 2
     return np.asarray(first + resolution * np.arange(count))

@@ -109,12 +109,11 @@ class Dataset:
         if len(found) == 0:
             raise ValueError(
                 f"The split {split!r} of {self.name!r} ({self.times[first]!s:.10} to "
-                f"{self.times[last - 1]!s:.10}, "
-                f"{last - first} steps, {int(self.usable[first:last].sum())} of them whole) has no start "
-                "for a forecast "
-                f"of {steps} steps with {history} states of history: use a shorter forecast or other years."
+                f"{self.times[last - 1]!s:.10}, {last - first} steps, {int(self.usable[first:last].sum())} "
+                f"of them whole) has no start for a forecast of {steps} steps with {history} states of "
+                "history: use a shorter forecast or other years."
             )
-        return found
+        return np.asarray(found)
 
     def states(self, indices: Int64[np.ndarray, "n"]) -> Float32[np.ndarray, "n lat lon channels"]:
         """States in physical units."""
@@ -184,7 +183,7 @@ class Dataset:
         for label in ("train", "validation", "test"):
             first, last = self.splits.range(label)  # type: ignore[arg-type]
             lines.append(
-                f"{label}: {self.times[first]!s:.16} to {self.times[last - 1]!s:.16}, {last - first} states, "
-                f"{int(self.usable[first:last].sum())} whole"
+                f"{label}: {self.times[first]!s:.16} to {self.times[last - 1]!s:.16}, {last - first} "
+                f"states, {int(self.usable[first:last].sum())} whole"
             )
         return "\n".join(lines + list(self.findings))

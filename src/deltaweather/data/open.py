@@ -213,10 +213,9 @@ def _refuse_thinned_sums(channels: tuple[Channel, ...], times: np.ndarray, posit
     if len(positions) < len(times) and any(c.variable == "total_precipitation" for c in channels):
         raise ValueError(
             "'total_precipitation' is a sum over one step of the store, and taking every few steps would "
-            "lose the rain "
-            "between. Make the six-hour sum first, for instance ds['total_precipitation_6hr'] = "
-            "ds['total_precipitation'].rolling(time=6).sum() for hourly data, or leave it out with "
-            "variables=."
+            "lose the rain between. Make the six-hour sum first, for instance "
+            "ds['total_precipitation_6hr'] = ds['total_precipitation'].rolling(time=6).sum() for hourly "
+            "data, or leave it out with variables=."
         )
 
 
@@ -257,7 +256,6 @@ def _missing(
         first = times[int(np.flatnonzero(~usable)[0])]
         sentences.append(
             f"{int((~usable).sum())} of {len(times)} states have missing values, the first at "
-            f"{first!s:.16}; no forecast "
-            "reads them or is compared with them."
+            f"{first!s:.16}; no forecast reads them or is compared with them."
         )
     return sentences

@@ -43,7 +43,8 @@ def open_store(path: str | Path | None, storage_options: Mapping[str, Any] | Non
     remote = "://" in name
     try:
         if _is_zarr(name):
-            return xr.open_zarr(name, storage_options=options or None, decode_timedelta=False)
+            zarr: xr.Dataset = xr.open_zarr(name, storage_options=options or None, decode_timedelta=False)
+            return zarr
         if remote:
             import fsspec
 
@@ -60,15 +61,13 @@ def open_store(path: str | Path | None, storage_options: Mapping[str, Any] | Non
         return xr.open_dataset(name, chunks={}, decode_timedelta=False)
     except ImportError as error:
         raise StoreError(
-            f"{name!r} cannot be opened because a package is missing: {error}. Zarr needs zarr; gs:// "
-            "needs gcsfs, "
-            "s3:// needs s3fs, http(s):// needs aiohttp."
+            f"{name!r} cannot be opened because a package is missing: {error}. Zarr needs zarr; gs:// needs "
+            "gcsfs, s3:// needs s3fs, http(s):// needs aiohttp."
         ) from error
     except Exception as error:  # every backend raises its own kinds
         raise StoreError(
-            f"{name!r} cannot be opened: {type(error).__name__}: {error} Expected a NetCDF file, a "
-            "pattern of NetCDF "
-            "files, or a Zarr store (local, or an address that fsspec understands)."
+            f"{name!r} cannot be opened: {type(error).__name__}: {error} Expected a NetCDF file, a pattern "
+            "of NetCDF files, or a Zarr store (local, or an address that fsspec understands)."
         ) from error
 
 
@@ -104,16 +103,15 @@ def standardise(ds: xr.Dataset) -> tuple[xr.Dataset, list[str]]:
         if name not in ds.dims or name not in ds.coords:
             raise ValueError(
                 f"The data have no coordinate {name!r} (also looked for: "
-                f"{', '.join(DIMENSIONS[name][1:])}); their "
-                f"dimensions are {', '.join(map(str, ds.dims)) or 'none'}. A rectilinear "
-                "latitude-longitude grid with "
-                "a time axis is needed."
+                f"{', '.join(DIMENSIONS[name][1:])}); their dimensions are "
+                f"{', '.join(map(str, ds.dims)) or 'none'}. A rectilinear latitude-longitude grid with a "
+                "time axis is needed."
             )
         if ds.coords[name].ndim != 1:
             raise ValueError(
                 f"The coordinate {name!r} has {ds.coords[name].ndim} dimensions; only rectilinear grids "
-                "(one latitude "
-                "per row, one longitude per column) can be read. Interpolate the data to such a grid first."
+                "(one latitude per row, one longitude per column) can be read. Interpolate the data to "
+                "such a grid first."
             )
     ds = _ascending_latitude(ds, findings)
     ds = _ascending_longitude(ds, findings)

@@ -50,7 +50,7 @@ class MemoryReader:
         return n, lat, lon, c
 
     def read(self, indices: Int64[np.ndarray, "n"]) -> Float32[np.ndarray, "n lat lon channels"]:
-        return self.values[indices]
+        return np.asarray(self.values[indices])
 
 
 @dataclass(frozen=True)
@@ -112,9 +112,8 @@ def _attempt(load: Callable[[], np.ndarray], what: str) -> np.ndarray:
         raise
     except Exception as error:  # backends raise KeyError, RuntimeError, OSError, aiohttp's own ...
         raise StoreError(
-            f"{what} ({type(error).__name__}: {error}). Results of finished stages are kept; check that "
-            "the store is "
-            "still there and run the same command again to continue."
+            f"{what} ({type(error).__name__}: {error}). Results of finished stages are kept; check that the "
+            "store is still there and run the same command again to continue."
         ) from error
 
 

@@ -53,8 +53,7 @@ def split_by_years(
         if len(inside) == 0:
             raise ValueError(
                 f"No time of the record ({times[0]} to {times[-1]}) falls in the years {low} to {high} of "
-                "the "
-                f"split {label!r}. Give years that the record covers, or split='fractions'."
+                f"the split {label!r}. Give years that the record covers, or split='fractions'."
             )
         ranges.append((int(inside[0]), int(inside[-1]) + 1))
     return Splits(*ranges)
@@ -69,8 +68,7 @@ def split_by_fractions(times: np.ndarray, fractions: tuple[float, float, float] 
     if len(fractions) != 3 or min(fractions) <= 0 or sum(fractions) > 1 + 1e-9:
         raise ValueError(
             "Three positive fractions with a sum of at most 1 are needed (train, validation, test), but "
-            f"{fractions} "
-            "was given."
+            f"{fractions} was given."
         )
     ends = [round(sum(fractions[:k]) * len(times)) for k in range(4)]
     if min(np.diff(ends)) < 1:
