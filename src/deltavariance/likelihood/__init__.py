@@ -27,6 +27,7 @@ from deltavariance.likelihood.heavy_tailed import (
     laplace_log_likelihood,
     student_log_likelihood,
 )
+from deltavariance.likelihood.noise_estimate import NoiseEstimate
 from deltavariance.likelihood.noise_models import (
     FullCovariance,
     IndependentNoise,
@@ -55,6 +56,7 @@ __all__ = [
     "LaplaceLogLikelihood",
     "LogLikelihood",
     "LowRankCovariance",
+    "NoiseEstimate",
     "OutputDistribution",
     "OutputNoise",
     "Poisson",

@@ -12,6 +12,8 @@ from jaxtyping import Array, Float, PRNGKeyArray, Scalar
 from deltavariance.likelihood import scales
 from deltavariance.likelihood.base import LogLikelihood, OutputDistribution, Predict, Split, match_target
 from deltavariance.likelihood.checks import check_positive
+from deltavariance.likelihood.noise_estimate import NoiseEstimate
+from deltavariance.likelihood.noise_models import OutputNoise
 
 
 class _LocationFamily(OutputDistribution):
@@ -119,7 +121,7 @@ def student_log_likelihood(
 
 
 def _given(scale: Any, family: str) -> Any:
-    if scales.is_function(scale) or hasattr(scale, "noise"):
+    if scales.is_function(scale) or isinstance(scale, (NoiseEstimate, OutputNoise)):
         raise TypeError(
             f"{family}_log_likelihood takes a number or an array as `scale`. A scale that depends on the"
             " inputs is written with `dv.distribution_log_likelihood`, whose prediction returns a"

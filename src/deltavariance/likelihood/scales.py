@@ -11,12 +11,13 @@ import numpy as np
 from jaxtyping import Array
 
 from deltavariance.likelihood.checks import check_positive
+from deltavariance.likelihood.noise_estimate import NoiseEstimate
 from deltavariance.likelihood.noise_models import FullCovariance, IndependentNoise, OutputNoise
 
 
 def normalise(scale: Any) -> Any:
     """A given scale as it is kept: a Python number (hashable), an array, or an `OutputNoise`; checked."""
-    noise = getattr(scale, "noise", scale)  # a NoiseEstimate stands for the noise that it holds
+    noise = scale.noise if isinstance(scale, NoiseEstimate) else scale
     if isinstance(noise, OutputNoise):
         return noise
     if isinstance(noise, (bool, np.bool_)):
