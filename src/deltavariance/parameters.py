@@ -37,6 +37,11 @@ class Frozen:
     dynamic: tuple[bool, ...]
     static: tuple[Any, ...]
 
+    def __str__(self) -> str:
+        """The name of the function or class that was frozen, for messages."""
+        thing = self.static[0] if self.static else self.treedef
+        return str(getattr(thing, "__qualname__", thing))[:80]
+
     def thaw(self, arrays: Sequence[Any]) -> PyTree:
         found = iter(arrays)
         rest = iter(self.static)

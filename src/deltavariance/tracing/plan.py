@@ -63,20 +63,20 @@ class Plan:
     taps: list[jax.ShapeDtypeStruct] = field(default_factory=list)
     records: list[jax.ShapeDtypeStruct] = field(default_factory=list)
     uses: list[Use] = field(default_factory=list)
-    plain: set[int] = field(default_factory=set)
+    plain: dict[int, str] = field(default_factory=dict)
 
 
 def make_plan(closed: ClosedJaxpr, leaves: int) -> Plan:
     """Plan a function whose first `leaves` arguments are the uncertain leaves and whose single result is u.
 
-    A leaf is retried as plain until no factored leaf has a use that no rule knows.
+    `plain` of the result says, for each leaf that is not factored, which use was the first that no rule knew.
     """
-    plain: set[int] = set()
+    plain: dict[int, str] = {}
     while True:
         views = [None if leaf in plain else View(leaf) for leaf in range(leaves)]
         arguments = [*views, *[None] * (len(closed.jaxpr.invars) - leaves)]
         plan, results = _plan(closed.jaxpr, arguments, [True] * len(closed.jaxpr.outvars), ())
-        found = plan.plain | {view.leaf for view in results if view is not None}
+        found = plan.plain | _leaves(results, "returned as it is")
         if not found:
             plan.plain = plain
             return plan
@@ -109,7 +109,7 @@ def _plan(
             results = _nested(plan, number, eqn, seen, [var in live for var in eqn.outvars], lengths)
             views.update({var: view for var, view in zip(eqn.outvars, results, strict=True) if view is not None})
         else:
-            plan.plain |= {view.leaf for view in seen if view is not None}
+            plan.plain |= _leaves(seen, f"used by `{name}`")
     results = [None if isinstance(var, Literal) else views.get(var) for var in jaxpr.outvars]
     return plan, [view if want else None for view, want in zip(results, wanted, strict=True)]
 
@@ -154,9 +154,9 @@ def _bias(
     reads: dict[Var, int],
 ) -> bool:
     """Note a view added to a tapped product that is read nowhere else: the product's tap has its cotangent already."""
-    (position,) = [k for k in (0, 1) if seen[k] is not None] if None in seen else [None]
-    if position is None:
+    if None not in seen:
         return False
+    position = 0 if seen[1] is None else 1
     view, product = seen[position], eqn.invars[1 - position]
     same = eqn.invars[position].aval.shape == eqn.outvars[0].aval.shape == product.aval.shape
     if view is None or isinstance(product, Literal) or product not in products or reads[product] != 1 or not same:
@@ -212,7 +212,7 @@ def _plan_scan(
     consts, carry, length = settings["num_consts"], settings["num_carry"], settings["length"]
     body = settings["jaxpr"].jaxpr
     arguments: list[View | None] = []
-    lost: set[int] = set()
+    lost: dict[int, str] = {}
     results: list[View | None] = [None] * len(eqn.outvars)
     for position, view in enumerate(seen):
         if view is None:
@@ -226,14 +226,14 @@ def _plan_scan(
                 results[position - consts] = view
             else:
                 arguments.append(None)
-                lost.add(view.leaf)
+                lost[view.leaf] = "changed in the carry of a `scan`"
         else:
             arguments.append(view.enter_scan(sliced=True))
     # Everything that the body returns may matter, by way of the carry, even where the last value is not wanted.
     inner_wanted = [True] * carry + list(wanted[carry:])
     inner, escaped = _plan(body, arguments, inner_wanted, (*lengths, length))
     handed_on = [view if results[k] is None else None for k, view in enumerate(escaped)]
-    inner.plain |= lost | {view.leaf for view in handed_on if view is not None}
+    inner.plain |= lost | _leaves(handed_on, "returned from a `scan`")
     return [inner], results, length
 
 
@@ -243,7 +243,7 @@ def _plan_cond(
     inners = []
     for branch in eqn.params["branches"]:
         inner, escaped = _plan(branch.jaxpr, seen[1:], wanted, lengths)
-        inner.plain |= {view.leaf for view in escaped if view is not None}
+        inner.plain |= _leaves(escaped, "returned from a `cond`")
         inners.append(inner)
     return inners, [None] * len(eqn.outvars), None
 
@@ -252,7 +252,7 @@ def _plan_remat(
     eqn: Any, seen: Sequence[View | None], wanted: Sequence[bool], lengths: tuple[int, ...]
 ) -> tuple[list[Plan], list[View | None], None]:
     inner, escaped = _plan(eqn.params["jaxpr"], seen, wanted, lengths)
-    inner.plain |= {view.leaf for view in escaped if view is not None}
+    inner.plain |= _leaves(escaped, "returned from a checkpoint")
     return [inner], [None] * len(eqn.outvars), None
 
 
@@ -263,6 +263,10 @@ _NESTED = {
     "remat": _plan_remat,
     "checkpoint": _plan_remat,
 }
+
+
+def _leaves(views: Sequence[View | None], reason: str) -> dict[int, str]:
+    return {view.leaf: reason for view in views if view is not None}
 
 
 def drop_dead_code(jaxpr: Jaxpr) -> Jaxpr:

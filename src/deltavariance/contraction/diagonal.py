@@ -1,0 +1,133 @@
+"""Squares of gradients, weighted by a diagonal (`quadratic`) or summed over cases (`square_sum`).
+
+For products, `G = Σ_t a_t g_tᵀ` and a diagonal S there are three equal ways, chosen by T from shapes alone:
+
+- T = 1: `Σ_io S a² g² = (a²)ᵀ S (g²)`, one matrix product for the whole batch, G never built;
+- T few: the same for each pair s ≤ t, `Σ (a_s∘a_t)ᵀ S (g_s∘g_t)`;
+- T many: build G one case at a time and square it.
+"""
+
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from deltavariance.contraction.loops import over_cases, over_components, sum_over_cases
+from deltavariance.tracing.gradients import Dense, Form, Products, Rows, add_up, widened
+from deltavariance.tracing.gradients import ExampleGradients as Gradients
+
+# Up to this T the pairs cost less than building G: measured on a CPU for I = O = 256 (T = 2: 14 times less).
+MOST_PAIRS = 4
+
+
+def quadratic(diagonal: Sequence[Array], gradients: Gradients) -> list[Float[Array, "K B"]]:
+    """For each leaf, `Σ_p S_p Δ_p²` of each component and case; `diagonal[l]` has the shape of leaf l.
+
+    Cost: about that of the products that would form the weight gradients of the whole batch.
+    """
+    return [
+        _leaf_quadratic(s, forms, gradients, shape)
+        for s, forms, shape in zip(diagonal, gradients.leaves, gradients.layout.shapes, strict=True)
+    ]
+
+
+def square_sum(gradients: Gradients, weights: Float[Array, "K B"]) -> list[Array]:
+    """For each leaf, `Σ_{k,b} w[k,b] Δ[k,b]²`, in the leaf's shape: the diagonal of a sum of outer products.
+
+    Cost: as `quadratic`.
+    """
+    return [
+        _leaf_square_sum(forms, gradients, shape, weights)
+        for forms, shape in zip(gradients.leaves, gradients.layout.shapes, strict=True)
+    ]
+
+
+def _leaf_quadratic(s: Array, forms: tuple[Form, ...], gradients: Gradients, shape: tuple[int, ...]) -> Array:
+    if not forms:
+        return jnp.zeros((gradients.components, gradients.cases), widened(gradients.value).dtype)
+    if len(forms) > 1:
+        return over_cases(lambda fs: _dense_quadratic(s, add_up([f.dense(shape) for f in fs], shape, gradients)), Several(forms), gradients.cases)
+    (form,) = forms
+    if isinstance(form, Dense):
+        return _dense_quadratic(s, widened(form.g))
+    if isinstance(form, Rows):
+        picked = jnp.take(form.seen(s), form.numbers, axis=0)
+        return jnp.sum(picked * form.merged() ** 2, axis=(2, 3))
+    return products_quadratic(form.seen(s), form)
+
+
+def products_quadratic(s: Float[Array, "N I O"], form: Products) -> Float[Array, "K B"]:
+    """`Σ S G²` in the frame of a form of products."""
+    components, cases = form.parts[0].cotangent.shape[:2]
+    if form.pairs <= MOST_PAIRS:
+        return over_components(lambda one: _pairs_quadratic(s, one), form, components)
+    return over_components(
+        lambda one: over_cases(lambda case: _dense_quadratic(s, case.explicit()), one, cases), form, components
+    )
+
+
+def _pairs_quadratic(s: Array, form: Products) -> Array:
+    a, g = form.factors()
+    total = jnp.zeros((), a.dtype)
+    for first in range(form.pairs):
+        for second in range(first + 1):
+            left = a[:, :, first] * a[:, :, second]
+            right = g[:, :, :, first] * g[:, :, :, second]
+            # Written as one matrix product, then one elementwise one: `bni,nio->bno` is the whole batch's cost.
+            term = jnp.sum(jnp.einsum("bni,nio->bno", left, s) * right, axis=(2, 3))
+            total = total + (term if first == second else 2 * term)
+    return total
+
+
+def _dense_quadratic(s: Array, g: Array) -> Array:
+    return jnp.sum(s * g**2, axis=tuple(range(2, g.ndim)))
+
+
+def _leaf_square_sum(forms: tuple[Form, ...], gradients: Gradients, shape: tuple[int, ...], weights: Array) -> Array:
+    if not forms:
+        return jnp.zeros(shape, widened(gradients.value).dtype)
+    if len(forms) > 1:
+        return sum_over_cases(
+            lambda fs, w: _dense_square_sum(add_up([f.dense(shape) for f in fs], shape, gradients), w), Several(forms), weights
+        )
+    (form,) = forms
+    if isinstance(form, Dense):
+        return _dense_square_sum(widened(form.g), weights)
+    if isinstance(form, Rows):
+        squares = weights[:, :, None, None] * form.merged() ** 2
+        table = jnp.zeros(form.frame, squares.dtype).at[form.numbers].add(jnp.sum(squares, axis=0))
+        return form.path.transpose(table, shape)
+    return form.path.transpose(products_square_sum(form, weights), shape)
+
+
+def products_square_sum(form: Products, weights: Float[Array, "K B"]) -> Float[Array, "N I O"]:
+    """`Σ_{k,b} w G²` in the frame of a form of products."""
+    if form.pairs <= MOST_PAIRS:
+        return _pairs_square_sum(form, weights)
+    return sum_over_cases(lambda case, w: _dense_square_sum(case.explicit(), w), form, weights)
+
+
+def _pairs_square_sum(form: Products, weights: Array) -> Array:
+    a, g = form.factors()
+    total = jnp.zeros((), a.dtype)
+    for first in range(form.pairs):
+        for second in range(first + 1):
+            left = a[:, :, first] * a[:, :, second]
+            right = jnp.einsum("kb,kbno->bno", weights, g[:, :, :, first] * g[:, :, :, second])
+            term = jnp.einsum("bni,bno->nio", left, right)
+            total = total + (term if first == second else 2 * term)
+    return total
+
+
+def _dense_square_sum(g: Array, weights: Array) -> Array:
+    return jnp.einsum("kb,kb...->...", weights, g**2)
+
+
+class Several(tuple[Form, ...]):
+    """The forms of one leaf, sliced together."""
+
+    def cases(self, start: int, size: int) -> "Several":
+        return Several(form.cases(start, size) for form in self)
+
+    def component(self, k: int) -> "Several":
+        return Several(form.component(k) for form in self)

@@ -1,0 +1,6 @@
+"""One file a structure: how Σ is stored, multiplied, sampled, and contracted with each gradient form."""
+
+from deltavariance.covariance.base import Covariance as Covariance
+from deltavariance.covariance.dense import DenseCovariance as DenseCovariance
+from deltavariance.covariance.diagonal import DiagonalCovariance as DiagonalCovariance
+from deltavariance.covariance.given import as_covariance as as_covariance

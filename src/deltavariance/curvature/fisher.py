@@ -1,0 +1,231 @@
+"""The empirical Fisher information: the mean outer product of per-example scores."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Array, Float
+
+from deltavariance import cases as _cases
+from deltavariance.curvature.base import Curvature
+from deltavariance.memory import largest_batch
+from deltavariance.parameters import Frozen, Layout, Where, freeze
+from deltavariance.structures import Diagonal, Structure
+from deltavariance.tracing import example_gradients
+from deltavariance.variance import hashable
+
+PyTree = Any
+LogLikelihood = Callable[[Any, Any], Any]
+
+
+class Fisher(Curvature):
+    """An empirical Fisher information that can go on growing: `update` with more data, `merge` with another's.
+
+    With a `decay` d it is a moving average over batches, `m ← (1−d) m + d·F_batch`, and `mean` is corrected for the
+    start at zero: divided by `1 − (1−d)^batches`.
+    """
+
+    batches: Array
+    decay: float | None = eqx.field(static=True)
+
+    def update(
+        self, log_likelihood: LogLikelihood, params: PyTree, batch: PyTree, *, weights: Any = None, mask: Any = None
+    ) -> "Fisher":
+        """This Fisher information with one more batch counted in. The parameters may have moved on."""
+        more = fisher(
+            log_likelihood,
+            params,
+            [batch],
+            structure=self.structure,
+            weights=None if weights is None else [weights],
+            mask=None if mask is None else [mask],
+            where=self.layout,
+            decay=self.decay,
+        )
+        return _follow(self, more)
+
+    def merge(self, other: Curvature) -> Curvature:
+        if self.decay is not None:
+            raise ValueError(
+                "A moving average cannot be merged: it forgets in the order of its batches. Merge Fisher informations made"
+                " without `decay`, or go on with `update`."
+            )
+        return super().merge(other)
+
+
+def fisher(
+    log_likelihood: LogLikelihood,
+    params: PyTree,
+    data: PyTree,
+    *,
+    structure: Structure | None = None,
+    where: Where | Layout = None,
+    weights: Any = None,
+    mask: Any = None,
+    decay: float | None = None,
+    num_data: int | None = None,
+    batch_size: int | None = None,
+    memory_budget: int | None = None,
+) -> Fisher:
+    """The empirical Fisher information `F = Σ_n w_n s_n s_nᵀ / Σ_n w_n` with scores `s_n = ∇ log p(example_n)`.
+
+    `log_likelihood(params, example)` is the real log-density of one example, noise scale included: F⁻¹ scales with
+    its square. `data` is a pytree with one row an example, or an iterable of such batches, read once. A weight
+    counts an example that many times, a mask's `False` leaves it out; N is the sum of the weights unless `num_data`
+    says otherwise. With `decay` the batches of an iterable enter a moving average, as in the paper.
+
+    Cost: one gradient of the log-likelihood over the data (`Diagonal`), in memory of one batch.
+
+    >>> import jax.numpy as jnp
+    >>> import deltavariance as dv
+    >>> params = {"mean": jnp.array(0.0)}
+    >>> data = jnp.array([1.0, -1.0, 2.0, -2.0])
+    >>> F = dv.fisher(lambda p, y: -0.5 * (y - p["mean"]) ** 2, params, data)
+    >>> float(F.trace()), float(F.num_data)
+    (2.5, 4.0)
+    """
+    structure = Diagonal() if structure is None else structure
+    layout = where if isinstance(where, Layout) else Layout.of(params, where)
+    first: Fisher | None = None
+    again = structure
+    while True:
+        total = _pass(
+            log_likelihood, params, data, again, layout, weights, mask, decay, num_data, batch_size, memory_budget
+        )
+        first = total
+        following = again.next_pass(total.mean, layout)
+        if following is None:
+            return first
+        if not _cases.is_tree_of_arrays(data) and iter(data) is data:
+            raise ValueError(
+                f"{structure} needs a second pass over the data, and the iterator given is used up after the first. Give"
+                " arrays, or an object whose `__iter__` starts afresh (a list of batches, a data loader)."
+            )
+        again = following
+
+
+def _pass(
+    log_likelihood: LogLikelihood,
+    params: PyTree,
+    data: PyTree,
+    structure: Structure,
+    layout: Layout,
+    weights: Any,
+    mask: Any,
+    decay: float | None,
+    num_data: int | None,
+    batch_size: int | None,
+    memory_budget: int | None,
+) -> Fisher:
+    ll_arrays, ll = hashable(log_likelihood)
+    arrays, frozen = freeze(params)
+
+    def largest(batch: PyTree) -> int:
+        return largest_batch((ll_arrays, ll), (arrays, frozen), batch, layout, batch_size, memory_budget)
+
+    result: Fisher | None = None
+    call = functools.partial(_batch_statistic, ll, frozen)
+    for batch in _cases.batches(data, combined(weights, mask), largest):
+        total, weight, bad = call(ll_arrays, arrays, structure, batch.cases, jnp.asarray(batch.weights, float), layout)
+        raise_if_bad(bad, batch)
+        mean = jax.tree.map(lambda s, w=weight: s / jnp.where(w > 0, w, 1), total)
+        one = Fisher(structure, mean, weight, weight, layout, jnp.ones(()), decay)
+        result = one if result is None else _follow(result, one)
+    assert result is not None
+    if num_data is not None:
+        result = eqx.tree_at(lambda f: f.num_data, result, jnp.asarray(float(num_data)), is_leaf=lambda x: x is None)
+    return result
+
+
+def _follow(before: Fisher, after: Fisher) -> Fisher:
+    """`before` with the batches of `after` counted in, summed or by the moving average."""
+    total = before.weight + after.weight
+    batches = before.batches + after.batches
+    if before.decay is None:
+        share = after.weight / jnp.where(total > 0, total, 1)
+    else:
+        # In terms of bias-corrected means: weights (1−d)^b' (1 − (1−d)^b) and 1 − (1−d)^b', normalised.
+        keep = 1 - before.decay
+        new = 1 - keep**after.batches
+        share = new / (1 - keep**batches)
+    mean = jax.tree.map(lambda a, b: (1 - share) * a + share * b, before.mean, after.mean)
+    counted = None if before.num_data is None or after.num_data is None else before.num_data + after.num_data
+    return Fisher(before.structure, mean, total, counted, before.layout, batches, before.decay)
+
+
+def combined(weights: Any, mask: Any) -> Any:
+    """Weights and a mask as one: arrays, or iterables that run beside an iterable of batches."""
+    if mask is None:
+        return weights
+    if weights is None:
+        return mask
+    if isinstance(weights, (list, tuple)):
+        return [np.asarray(w) * np.asarray(m) for w, m in zip(weights, mask, strict=True)]
+    return jnp.asarray(weights) * jnp.asarray(mask)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 7))
+def _batch_statistic(
+    log_likelihood: Frozen,
+    params: Frozen,
+    ll_arrays: list[Array],
+    arrays: list[Array],
+    structure: Structure,
+    batch: PyTree,
+    weights: Float[Array, " B"],
+    layout: Layout,
+) -> tuple[Any, Float[Array, ""], Any]:
+    """The weighted sum of a batch, Σw, and which leaves and which scores hold NaN or infinity."""
+    function = log_likelihood.thaw(ll_arrays)
+
+    def scalar(p: PyTree, example: PyTree) -> Array:
+        value = jnp.asarray(function(p, example))
+        if value.shape != ():
+            raise TypeError(
+                f"log_likelihood must return one number for one example, and it returned shape {value.shape}. It takes"
+                " one example, never a batch: sum over the outputs of that example."
+            )
+        return value
+
+    gradients = example_gradients(scalar, params.thaw(arrays), batch, where=layout)
+    total = structure.statistic(gradients, weights[None, :])
+    real = weights > 0
+
+    def spoilt(leaf: Array) -> Array:
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            return jnp.zeros((), bool)
+        rows = jnp.all(jnp.isfinite(jnp.reshape(leaf, (leaf.shape[0], -1))), axis=1)
+        return jnp.any(~rows & real)
+
+    bad = (jax.tree.map(spoilt, batch), spoilt(gradients.value), ~jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(total)])))
+    return total, jnp.sum(weights), bad
+
+
+def raise_if_bad(bad: Any, batch: "_cases.Batch") -> None:
+    """Say which batch and which leaf held NaN or infinity; inside a trace nothing can be said."""
+    flags, value, statistic = bad
+    if any(isinstance(flag, jax.core.Tracer) for flag in jax.tree.leaves(bad)):
+        return
+    spoilt = [
+        jtu.keystr(path, simple=True, separator="/") or "data"
+        for path, flag in jtu.tree_flatten_with_path(flags)[0]
+        if bool(flag)
+    ]
+    where = f"Batch {batch.number} of the data"
+    if spoilt:
+        raise ValueError(
+            f"{where} holds NaN or infinity in {', '.join(map(repr, spoilt))}. Leave those examples out with `mask=`, or"
+            " mend the data."
+        )
+    if bool(value):
+        raise ValueError(f"{where} is finite, and its log-likelihood is not: check the parameters and the density.")
+    if bool(statistic):
+        raise ValueError(
+            f"{where} and its log-likelihood are finite, and the score is not: a gradient of the log-likelihood is NaN"
+            " or infinite (a square root or logarithm at zero, a division by zero)."
+        )
