@@ -19,7 +19,7 @@ TOLERANCE = {"float64": 1e-10, "float32": 1e-4}
 SINGLE = {
     "mlp", "relu mlp over a sequence", "scales and shifts", "norms", "heads as batch", "qkv split",
     "LoRA", "casts", "tied embeddings", "look-up out of range, fill", "look-up of single elements",
-    "convolution, 2d, transposed", "convolution, 2d, dilated, grouped", "convolution, 3d, stride",
+    "convolution, 2d, transposed", "convolution, 2d, dilated groups", "convolution, 3d, stride",
     "CNN with GroupNorm", "U-Net", "rollout with remat", "stacked layers by scan, reverse",
     "nested scan", "branches", "mixture of experts by switch", "custom_vjp", "inner vmap",
     "derivative inside u", "attention block", "LSTM", "GRU", "graph network", "image-shaped u",

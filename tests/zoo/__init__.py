@@ -12,7 +12,9 @@ from . import haiku_models as haiku_models
 from . import lookups as lookups
 from . import networks as networks
 from . import products as products
+from . import programs as programs
 from . import quantities as quantities
+from . import reference as reference
 from . import views as views
 from .case import Case as Case
 from .case import Draw as Draw

@@ -223,7 +223,7 @@ def inner_vmap(draw: Draw) -> Made:
 
 
 def nested_calls(draw: Draw) -> Made:
-    """jit in jit, remat with a policy, one jitted layer called with different weights and again with the same."""
+    """jit in jit, remat with a policy, one jitted layer called with two weights and with one twice."""
 
     @jax.jit
     def layer(w: Any, x: Any) -> jax.Array:

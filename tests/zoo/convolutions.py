@@ -109,7 +109,7 @@ CASES = (
     _conv("2d, 1x1", (1, 4, 3, 3), (1, 1, 3, 2), NHWC),
     _conv("2d, stride, uneven padding", (1, 2, 7, 6), (3, 2, 3, 2), NCHW, (2, 3), [(0, 3), (2, 1)]),
     _conv("2d, negative padding", (1, 7, 6, 2), (2, 3, 2, 3), NHWC, (2, 1), [(-1, 1), (0, -2)]),
-    _conv("2d, dilated, grouped", (1, 4, 7, 6), (6, 2, 2, 3), NCHW, rhs_dilation=(2, 1), feature_group_count=2),
+    _conv("2d, dilated groups", (1, 4, 7, 6), (6, 2, 2, 3), NCHW, rhs_dilation=(2, 1), feature_group_count=2),
     _conv("2d, depthwise, stride", (1, 6, 5, 3), (3, 2, 1, 6), NHWC, (2, 1), "SAME", feature_group_count=3),
     _conv("2d, transposed", (1, 3, 4, 2), (3, 2, 2, 3), NHWC, None, [(2, 1), (1, 1)], lhs_dilation=(2, 3)),
     _conv("2d, transposed, grouped, dilated", (1, 3, 3, 4), (2, 2, 2, 4), NHWC, (1, 2), [(1, 2), (2, 2)],

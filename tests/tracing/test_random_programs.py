@@ -1,0 +1,41 @@
+"""Random small programs: the library and plain per-example differentiation agree.
+
+The same 25 programs on every run; with `RANDOM_PROGRAMS=500` in the environment, 500 new ones.
+"""
+
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import deltavariance as dv
+from deltavariance.tracing import example_gradients
+from tests.tracing.test_zoo import close, random_variances, rows
+from tests.zoo import Draw, programs, reference
+
+EXPLORE = os.environ.get("RANDOM_PROGRAMS")
+
+
+@settings(
+    max_examples=int(EXPLORE or 25),
+    derandomize=EXPLORE is None,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
+)
+@given(program=programs.programs(), vector=st.booleans(), seed=st.integers(0, 2**16))
+def test_random_program(program: programs.Program, vector: bool, seed: int) -> None:
+    with jax.enable_x64(True):
+        u, params, z = programs.made(program, vector=vector, draw=Draw(seed, jnp.float64))
+        expected = reference.example_gradients(u, params, z)
+        assert all(bool(jnp.all(jnp.isfinite(g))) for g in expected)
+        close(list(example_gradients(u, params, z).dense().values()), expected, 1e-10, "gradients")
+
+        variances = random_variances(params)
+        diagonal = np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(variances)])
+        truth = rows(expected, 3, (3,) if vector else ()) ** 2 @ diagonal
+        close([dv.variance(u, params, z, dv.as_covariance(params, variances))], [truth], 1e-10, "variance")
