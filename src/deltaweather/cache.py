@@ -89,7 +89,7 @@ def _pieces(value: Any) -> Iterator[bytes]:
 def atomic_write(path: Path) -> Iterator[Path]:
     """A temporary path in the same folder: it becomes `path` when the block ends well, and vanishes if not.
 
-    A reader sees the old file or the whole new one. A full disk raises `CacheFullError`; what was there stays.
+    A reader sees the old file or the whole new one. A full disk raises `CacheFullError`; the old file stays.
     """
     path = Path(path)
     temporary: Path | None = None
