@@ -35,7 +35,7 @@ _TABLES = (CAPITALS, BHUTAN, NORTH_AMERICA, PARIS)
 
 
 def default_places(grid: Grid) -> tuple[Place, ...]:
-    """The table that fits a grid: six capitals for the globe, six places in Bhutan or North America, one site.
+    """The table that fits a grid: six capitals of the globe, six places in a known region, or the site.
 
     A domain without a table gets the places of all tables that lie in it or, where none does, its
     middle: pass `places` to choose.

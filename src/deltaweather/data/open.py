@@ -11,7 +11,7 @@ from deltaweather.data.checks import check_times, check_variables
 from deltaweather.data.coarsen import coarsening
 from deltaweather.data.dataset import Dataset
 from deltaweather.data.forcing import static_fields
-from deltaweather.data.opening import attribution, open_store, standardise
+from deltaweather.data.opening import open_store, standardise
 from deltaweather.data.reader import Channel, MemoryReader, Reader, StoreReader
 from deltaweather.data.splits import (
     FRACTIONS,
@@ -146,7 +146,7 @@ def open_dataset(
         usable=result.usable,
         follows=follows,
         findings=tuple(findings),
-        attribution=attribution() if path is None else str(source.attrs.get("source", "")),
+        attribution=str(source.attrs.get("source", "")),
     )
 
 

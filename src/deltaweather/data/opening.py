@@ -54,11 +54,15 @@ def open_store(path: str | Path | None, storage_options: Mapping[str, Any] | Non
         if any(c in name for c in "*?["):
             files = sorted(glob.glob(name))
             if not files:
-                raise FileNotFoundError(f"No file matches the pattern {name!r}.")
+                raise StoreError(f"No file matches the pattern {name!r}.")
             return xr.open_mfdataset(files, combine="by_coords", decode_timedelta=False)
         if not Path(name).exists():
-            raise FileNotFoundError(f"{name!r} does not exist.")
+            raise StoreError(
+                f"{name!r} does not exist. Give a NetCDF file, a pattern of files, or a Zarr store."
+            )
         return xr.open_dataset(name, chunks={}, decode_timedelta=False)
+    except StoreError:
+        raise
     except ImportError as error:
         raise StoreError(
             f"{name!r} cannot be opened because a package is missing: {error}. Zarr needs zarr; gs:// needs "
