@@ -21,7 +21,7 @@ def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
     """The parser; only the chosen command's options are filled in (all of them for None)."""
     parser = argparse.ArgumentParser(
         prog="deltaweather",
-        description="Weather forecasts by a learned model, and how far they hang on the data it learned from.",
+        description="Weather forecasts by a learned model, and how far they depend on its data.",
     )
     parser.add_argument("--debug", action="store_true", help="show where an error came from")
     commands = parser.add_subparsers(dest="command", metavar="command", required=True)

@@ -14,7 +14,7 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data",
         default=None,
-        help="NetCDF file, pattern of files, or Zarr store, local or remote; default the embedded Paris record",
+        help="NetCDF file, pattern of files, or Zarr store, local or remote; default the Paris record",
     )
     parser.add_argument("--variables", default=None, help="names separated by commas; default all")
     parser.add_argument("--levels", default=None, help="pressure levels separated by commas; default all")

@@ -106,8 +106,8 @@ def check_times(
     if np.any(gaps == zero):
         twice = np.flatnonzero(gaps == zero)
         raise ValueError(
-            f"{len(twice)} times are duplicates, the first {times[twice[0]]!s:.16} (positions {twice[0]} and "
-            f"{twice[0] + 1}). Drop them, for instance with ds.drop_duplicates('time')."
+            f"{len(twice)} times are duplicates, the first {times[twice[0]]!s:.16} (positions {twice[0]} "
+            f"and {twice[0] + 1}). Drop them, for instance with ds.drop_duplicates('time')."
         )
     if np.any(gaps < zero):
         at = int(np.flatnonzero(gaps < zero)[0])

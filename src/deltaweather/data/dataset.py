@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float32, Int64
+from jaxtyping import Bool, Float32, Float64, Int64
 
 from deltaweather.data.forcing import FORCINGS, forcing
 from deltaweather.data.normaliser import Normaliser
-from deltaweather.data.reader import Channel, Reader
+from deltaweather.data.opening import StoreError
+from deltaweather.data.reader import Channel, MemoryReader, Reader
 from deltaweather.data.splits import SplitName, Splits, forecast_starts
 from deltaweather.grid import Grid
 
@@ -57,6 +58,8 @@ class Dataset:
     reader: Reader = field(repr=False)
     usable: Bool[np.ndarray, "times"] = field(repr=False)
     follows: Bool[np.ndarray, "pairs"] = field(repr=False)
+    minimum: Float64[np.ndarray, "channels"] = field(repr=False)
+    maximum: Float64[np.ndarray, "channels"] = field(repr=False)
     findings: tuple[str, ...] = field(repr=False)
     attribution: str = field(repr=False, default="")
 
@@ -123,7 +126,22 @@ class Dataset:
                 f"Time indices must lie within 0..{len(self.times) - 1}, but "
                 f"{indices.min()}..{indices.max()} were given."
             )
-        return np.asarray(self.reader.read(indices))
+        values = np.asarray(self.reader.read(indices))
+        if not isinstance(self.reader, MemoryReader):
+            self._refuse_changed(indices, values)
+        return values
+
+    def _refuse_changed(self, indices: np.ndarray, values: np.ndarray) -> None:
+        """Zarr gives fill values for chunks that are gone: compare with what was seen when opening."""
+        whole = values[self.usable[indices]]
+        low, high = self.minimum.astype(np.float32), self.maximum.astype(np.float32)
+        if not np.all((whole >= low) & (whole <= high)):
+            raise StoreError(
+                f"{self.name!r} gives other values than when it was opened, between "
+                f"{self.times[indices.min()]!s:.16} and {self.times[indices.max()]!s:.16}: part of the "
+                "store is gone or was overwritten. Results of finished stages are kept; restore the store "
+                "and run the same command again to continue."
+            )
 
     def trajectories(
         self, indices: Int64[np.ndarray, "n"], steps: int
@@ -153,7 +171,7 @@ class Dataset:
     def fingerprint(self) -> str:
         """A hash of what results depend on, for caches: the record, its channels, splits and statistics."""
         digest = hashlib.sha256()
-        for part in (self.name, self.grid, tuple(map(str, self.channels)), self.splits, str(self.step)):
+        for part in (self.grid, tuple(map(str, self.channels)), self.splits, str(self.step)):
             digest.update(repr(part).encode())
         for array in (
             self.times.astype("datetime64[s]").astype(np.int64),

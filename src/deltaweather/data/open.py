@@ -11,7 +11,7 @@ from deltaweather.data.checks import check_times, check_variables
 from deltaweather.data.coarsen import coarsening
 from deltaweather.data.dataset import Dataset
 from deltaweather.data.forcing import static_fields
-from deltaweather.data.opening import open_store, standardise
+from deltaweather.data.opening import StoreError, open_store, standardise
 from deltaweather.data.reader import Channel, MemoryReader, Reader, StoreReader
 from deltaweather.data.splits import (
     FRACTIONS,
@@ -130,6 +130,8 @@ def open_dataset(
         keep=keep,
         progress=progress,
     )
+    if not result.usable.all() and not isinstance(path, xr.Dataset):
+        _refuse_vanished(path, storage_options)
     findings += _missing(channels, result.missing, result.usable, times)
     static_names, static = static_fields(source, grid, coarsen)
     return Dataset(
@@ -145,6 +147,8 @@ def open_dataset(
         reader=store if whole is None else MemoryReader(whole),
         usable=result.usable,
         follows=follows,
+        minimum=result.minimum,
+        maximum=result.maximum,
         findings=tuple(findings),
         attribution=str(source.attrs.get("source", "")),
     )
@@ -242,6 +246,17 @@ def _splits(times: np.ndarray, split: Split) -> Splits:
         "split is 'auto', 'paper', 'fractions', three fractions, three pairs of years, or Splits, but "
         f"{split!r} was given."
     )
+
+
+def _refuse_vanished(path: str | Path | None, storage_options: Mapping[str, Any] | None) -> None:
+    """A Zarr store that is deleted while it is read looks like missing values: see whether it is still there."""
+    try:
+        open_store(path, storage_options)
+    except StoreError as error:
+        raise StoreError(
+            f"{str(path)!r} disappeared while it was read, so that its statistics cannot be trusted. "
+            "Restore it and run the same command again."
+        ) from error
 
 
 def _missing(

@@ -35,6 +35,11 @@ class Reader(Protocol):
     @property
     def shape(self) -> tuple[int, int, int, int]: ...
 
+    @property
+    def values_per_time(self) -> int:
+        """Numbers held at once while one time is read: more than a state's where fields are averaged."""
+        ...
+
     def read(self, indices: Int64[np.ndarray, "n"]) -> Float32[np.ndarray, "n lat lon channels"]: ...
 
 
@@ -48,6 +53,10 @@ class MemoryReader:
     def shape(self) -> tuple[int, int, int, int]:
         n, lat, lon, c = self.values.shape
         return n, lat, lon, c
+
+    @property
+    def values_per_time(self) -> int:
+        return int(np.prod(self.values.shape[1:]))
 
     def read(self, indices: Int64[np.ndarray, "n"]) -> Float32[np.ndarray, "n lat lon channels"]:
         return np.asarray(self.values[indices])
@@ -73,6 +82,13 @@ class StoreReader:
         else:
             lat, lon = self.coarsen.target.shape
         return len(self.positions), lat, lon, len(self.channels)
+
+    @property
+    def values_per_time(self) -> int:
+        _, lat, lon, count = self.shape
+        fine = self.source.sizes["latitude"] * self.source.sizes["longitude"]
+        levels = max(len(ats) for ats in _by_variable(self.channels).values())
+        return lat * lon * count + fine * levels
 
     def read(self, indices: Int64[np.ndarray, "n"]) -> Float32[np.ndarray, "n lat lon channels"]:
         distinct, back = np.unique(indices, return_inverse=True)

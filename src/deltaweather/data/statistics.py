@@ -60,9 +60,9 @@ class Scan:
 
 def blocks(reader: Reader, budget_bytes: int) -> Iterator[np.ndarray]:
     """Consecutive time indices whose states take about the budget."""
-    times, lat, lon, channels = reader.shape
+    times = reader.shape[0]
     # float32 states, float64 weights, squares and differences, masks: about 40 bytes a value while in use
-    length = max(1, min(times, budget_bytes // (40 * lat * lon * channels)))
+    length = max(1, min(times, budget_bytes // (40 * reader.values_per_time)))
     for first in range(0, times, length):
         yield np.arange(first, min(first + length, times))
 
