@@ -59,7 +59,7 @@ class Full:
     correlations are. Costs O(N k²) time and O(k²) memory.
     """
 
-    shrinkage: float | None = None
+    shrinkage: int | float | None = None
 
     def sums(self, size: int) -> CrossSums:
         return CrossSums(size)
@@ -94,7 +94,7 @@ class LowRank:
     """
 
     rank: int = 16
-    shrinkage: float | None = None
+    shrinkage: int | float | None = None
 
     def sums(self, size: int) -> Sketch:
         rows = size if size <= _LARGEST_FULL else min(size, max(4 * self.rank, self.rank + 64))
@@ -126,7 +126,7 @@ def estimate_noise(
     *,
     structure: Common | PerOutput | Full | LowRank | None = None,
     weights: ArrayLike | Iterable[ArrayLike] | None = None,
-    num_parameters: float = 0.0,
+    num_parameters: int | float = 0,
     split: Split | None = None,
     allow_missing: bool = False,
     batch_size: int = 512,
@@ -175,7 +175,7 @@ def estimate_noise(
                 f"Batch {index} has outputs of shape {chunk.shape[1:]}, the ones before of shape {shape}."
             )
         kept = weight > 0  # what is padded or masked may hold anything, NaN included
-        chunk = chunk[kept].reshape(int(kept.sum()), -1)
+        chunk = chunk[kept].reshape(int(kept.sum()), math.prod(shape))
         _check_chunk(chunk, index, allow_missing)
         if len(chunk):
             sums.add(chunk, weight[kept])

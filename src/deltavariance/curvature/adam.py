@@ -41,11 +41,11 @@ def second_moments_from_adam(
     *,
     batch_size: int,
     reduction: str = "mean",
-    b2: float | None = None,
+    b2: Any = None,
     params: PyTree | None = None,
     select: str | None = None,
     accumulation_steps: int | None = None,
-    loss_scale: float = 1.0,
+    loss_scale: int | float = 1.0,
 ) -> PyTree:
     """`E[g²]` per parameter and per example, from an Optax state that holds Adam's second moments.
 
@@ -96,7 +96,7 @@ def second_moments_from_adam(
     return result if params is None else _like(params, result)
 
 
-def _per_example_factor(batch: Any, reduction: Any, steps: Any, loss_scale: float) -> float:
+def _per_example_factor(batch: Any, reduction: Any, steps: Any, loss_scale: int | float) -> float:
     for name, value in (("batch_size", batch), ("accumulation_steps", 1 if steps is None else steps)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
             raise ValueError(
@@ -142,7 +142,7 @@ def _check_steps(state: AdamMoments) -> None:
         )
 
 
-def _debiased(state: AdamMoments, b2: float | None) -> tuple[PyTree, PyTree]:
+def _debiased(state: AdamMoments, b2: Any) -> tuple[PyTree, PyTree]:
     """`ν̂` in at least float32, and the first moment as it is."""
     decay = b2 if b2 is not None else state.b2 if state.b2 is not None else 0.999
     if not isinstance(decay, jax.core.Tracer) and not 0.0 < float(decay) < 1.0:

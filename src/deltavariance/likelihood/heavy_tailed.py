@@ -53,7 +53,7 @@ class Student(_LocationFamily):
 
     location: Float[Array, "*k"]
     scale: Float[Array, "*k"]
-    df: float | Array
+    df: int | float | Array
 
     def log_prob(self, y: Any) -> Scalar:
         z = (match_target(self.location, y) - self.location) / self.scale
@@ -82,7 +82,7 @@ class StudentLogLikelihood(LogLikelihood):
     """See `student_log_likelihood`."""
 
     scale: float | Array
-    df: float | Array
+    df: int | float | Array
 
     def distribution(self, output: Any) -> Student:
         return Student(*_location_and_scale(output, self.scale, "Student"), self.df)
@@ -104,7 +104,7 @@ def laplace_log_likelihood(f: Predict, *, scale: Any, split: Split | None = None
 
 
 def student_log_likelihood(
-    f: Predict, *, scale: Any, df: float | Array, split: Split | None = None
+    f: Predict, *, scale: Any, df: int | float | Array, split: Split | None = None
 ) -> StudentLogLikelihood:
     """The log-density of `f(params, x) + scale · t_df`, summed over independent outputs.
 

@@ -69,7 +69,7 @@ class Sketch(SquareSums):
             )
         super().add(residuals, weights)
         if self.unit is None:
-            spread = np.sqrt(np.mean(residuals**2, axis=0))
+            spread = np.sqrt(weights @ residuals**2 / weights.sum())
             self.unit = np.where(spread > 0, spread, spread.max() or 1.0)
         values = residuals / self.unit
         squares = np.sum(values**2, axis=1)
