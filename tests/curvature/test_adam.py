@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from deltavariance.curvature.adam import second_moments_from_adam
+from deltavariance.curvature.adam import fisher_from_adam, second_moments_from_adam
 
 BATCH = 32
 
@@ -224,3 +224,74 @@ def test_no_warning_at_an_optimum(recwarn):
 def test_works_inside_jit():
     state = train(optax.adam(1e-3))
     assert_close(jax.jit(lambda s: second_moments_from_adam(s, batch_size=BATCH))(state), expected())
+
+
+def test_the_fisher_information_of_a_training():
+    state = train(optax.adam(1e-3))
+    fisher = fisher_from_adam(state, num_data=1000, batch_size=BATCH, reduction="mean")
+    diagonal = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(expected())])
+    np.testing.assert_allclose(fisher.diagonal(), diagonal, rtol=2e-5)
+    assert fisher.layout.names == ("a", "b/c")
+    sigma = fisher.inverse(damping=0.5)
+    wanted = 1 / (1000 * (diagonal + 0.5))
+    np.testing.assert_allclose(
+        np.concatenate([np.ravel(v) for v in jax.tree.leaves(sigma)]), wanted, rtol=2e-5
+    )
+    with pytest.raises(ValueError, match="num_data"):
+        fisher_from_adam(state, batch_size=BATCH).inverse()
+    narrow = fisher_from_adam(state, num_data=1000, batch_size=BATCH, where=lambda p: p["b"])
+    assert narrow.layout.names == ("b/c",)
+
+
+def test_parameters_without_adam_are_not_uncertain():
+    optimiser = optax.multi_transform(
+        {"train": optax.adam(1e-3), "freeze": optax.set_to_zero()}, {"a": "freeze", "b": "train"}
+    )
+    state = train(optimiser)
+    for params in (None, PARAMS):
+        fisher = fisher_from_adam(state, num_data=1000, batch_size=BATCH, params=params)
+        assert fisher.layout.names == ("b/c",)
+        fisher.layout.check(PARAMS)
+        np.testing.assert_allclose(fisher.layout.take(PARAMS)[0], PARAMS["b"]["c"])
+
+
+def test_an_equinox_model_whose_optimiser_saw_arrays_only():
+    eqx = pytest.importorskip("equinox")
+    model = eqx.nn.MLP(2, 1, 3, 1, use_bias=False, key=jax.random.key(0))
+    arrays = eqx.filter(model, eqx.is_inexact_array)
+    optimiser = optax.adam(1e-3)
+    _, state = optimiser.update(jax.tree.map(jnp.ones_like, arrays), optimiser.init(arrays), arrays)
+    fisher = fisher_from_adam(state, num_data=10, batch_size=BATCH, params=model)
+    fisher.layout.check(model)
+    np.testing.assert_allclose(fisher.diagonal(), BATCH, rtol=1e-5)
+
+
+def test_a_regression_trained_by_adam_has_the_variance_of_its_estimator():
+    """End to end: F from Adam, inverted, against the classical covariance σ² (XᵀX)⁻¹ of independent columns."""
+    k1, k2, k3 = jax.random.split(jax.random.key(3), 3)
+    num_data, noise = 4096, 0.3
+    x = jax.random.normal(k1, (num_data, 3)) * jnp.array([1.0, 2.0, 0.5])
+    y = x @ jnp.array([1.0, -1.0, 2.0]) + noise * jax.random.normal(k2, (num_data,))
+
+    def loss(params, rows):
+        residual = (y[rows] - x[rows] @ params["w"]) / noise
+        return 0.5 * jnp.mean(residual**2)
+
+    steps = 8000
+    optimiser = optax.adam(optax.cosine_decay_schedule(3e-2, steps))
+
+    @jax.jit
+    def run(params):
+        def step(carry, key):
+            params, state = carry
+            gradient = jax.grad(loss)(params, jax.random.randint(key, (BATCH,), 0, num_data))
+            updates, state = optimiser.update(gradient, state, params)
+            return (optax.apply_updates(params, updates), state), None
+
+        carry, _ = jax.lax.scan(step, (params, optimiser.init(params)), jax.random.split(k3, steps))
+        return carry
+
+    _, state = run({"w": jnp.zeros(3)})
+    sigma = fisher_from_adam(state, num_data=num_data, batch_size=BATCH).inverse(damping=0.0)
+    classical = noise**2 * np.diag(np.linalg.inv(x.T @ x))
+    np.testing.assert_allclose(jax.tree.leaves(sigma)[0], classical, rtol=0.15)
