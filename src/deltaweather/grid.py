@@ -18,8 +18,8 @@ class Place:
     """A named point, in degrees north and east (negative: south and west)."""
 
     name: str
-    latitude: float
-    longitude: float
+    latitude: float | int
+    longitude: float | int
 
     def __str__(self) -> str:
         ns, ew = "NS"[self.latitude < 0], "EW"[self.longitude < 0]
@@ -44,10 +44,10 @@ class Square:
 
 
 def haversine_km(
-    latitude_a: np.ndarray | float,
-    longitude_a: np.ndarray | float,
-    latitude_b: np.ndarray | float,
-    longitude_b: np.ndarray | float,
+    latitude_a: np.ndarray | float | int,
+    longitude_a: np.ndarray | float | int,
+    latitude_b: np.ndarray | float | int,
+    longitude_b: np.ndarray | float | int,
 ) -> np.ndarray:
     """Great-circle distance in kilometres; broadcasts.
 
@@ -62,12 +62,12 @@ def haversine_km(
     return np.asarray(2 * EARTH_RADIUS_KM * np.arcsin(np.sqrt(np.clip(half, 0.0, 1.0))))
 
 
-def longitude_difference(to: np.ndarray | float, start: np.ndarray | float) -> np.ndarray:
+def longitude_difference(to: np.ndarray | float | int, start: np.ndarray | float | int) -> np.ndarray:
     """`to - start` the short way round, in [-180, 180)."""
     return np.asarray((np.asarray(to) - np.asarray(start) + 180.0) % 360.0 - 180.0)
 
 
-def cell_edges(centres: np.ndarray, low: float = -np.inf, high: float = np.inf) -> np.ndarray:
+def cell_edges(centres: np.ndarray, low: float | int = -np.inf, high: float | int = np.inf) -> np.ndarray:
     """The n+1 edges half-way between n ascending centres, the outer ones mirrored and kept in [low, high]."""
     if len(centres) == 1:
         return np.asarray(np.clip(np.array([centres[0] - 0.5, centres[0] + 0.5]), low, high))
@@ -87,8 +87,8 @@ class Grid:
     (1, 7)
     """
 
-    latitudes: tuple[float, ...]
-    longitudes: tuple[float, ...]
+    latitudes: tuple[float | int, ...]
+    longitudes: tuple[float | int, ...]
 
     def __post_init__(self) -> None:
         for name, values in (("latitudes", self.latitudes), ("longitudes", self.longitudes)):

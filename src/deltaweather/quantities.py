@@ -262,7 +262,7 @@ def speed_cubed(u: Array, v: Array) -> Array:
     return jnp.where(calm, 0.0, jnp.where(calm, 1.0, squared) ** 1.5)
 
 
-def area_mean(square: Square, channel: int, factor: float = 1.0) -> Callable[[Trajectory], Array]:
+def area_mean(square: Square, channel: int, factor: float | int = 1.0) -> Callable[[Trajectory], Array]:
     """The area-weighted mean over a square in the last state, times a factor."""
     rows, columns = np.ix_(square.rows, square.columns)
     weights = np.asarray(square.weights, np.float32) * np.float32(factor)

@@ -66,7 +66,7 @@ class Settings:
 def simulate(
     path: str | Path,
     *,
-    years: float = 4.0,
+    years: float | int = 4.0,
     settings: Settings = Settings(),
     progress: Callable[[int, int], None] | None = None,
     circulation: Callable[[np.datetime64], Circulation] = CirculationModel,

@@ -37,7 +37,7 @@ class Coarsening:
         return np.asarray(self.rows @ x.astype(np.float64) @ self.columns.T)
 
 
-def coarsening(source: Grid, resolution: float) -> Coarsening:
+def coarsening(source: Grid, resolution: float | int) -> Coarsening:
     """To cells of `resolution` degrees that tile the source's domain.
 
     Global grids keep the convention of the source: cells centred on the poles if the source has them (so
@@ -61,7 +61,7 @@ def coarsening(source: Grid, resolution: float) -> Coarsening:
     return Coarsening(target, rows, columns)
 
 
-def coarse_grid(source: Grid, resolution: float) -> Grid:
+def coarse_grid(source: Grid, resolution: float | int) -> Grid:
     """The grid of `resolution` degrees that `coarsening` fills."""
     if source.kind == "global":
         poles = abs(source.latitudes[0]) > 90 - 1e-6 and abs(source.latitudes[-1]) > 90 - 1e-6
@@ -79,7 +79,7 @@ def coarse_grid(source: Grid, resolution: float) -> Grid:
     return Grid(tuple(map(float, latitudes)), tuple(map(float, longitudes)))
 
 
-def _tile(edges: np.ndarray, resolution: float, axis: str) -> np.ndarray:
+def _tile(edges: np.ndarray, resolution: float | int, axis: str) -> np.ndarray:
     extent = edges[-1] - edges[0]
     count = int(np.floor(extent / resolution + 1e-6))
     if count < 1:

@@ -81,7 +81,7 @@ class Dataset:
             )
         return int(day // step)
 
-    def channel(self, variable: str, level: float | None = None) -> int:
+    def channel(self, variable: str, level: float | int | None = None) -> int:
         """The position of a variable (on a level) in the last axis."""
         from deltaweather.data.variables import explain_missing
 

@@ -41,7 +41,7 @@ PAPER_VARIABLES = (
 
 Split = (
     Literal["auto", "paper", "fractions"]
-    | tuple[float, float, float]
+    | tuple[float | int, float | int, float | int]
     | tuple[tuple[int | None, int | None], tuple[int | None, int | None], tuple[int | None, int | None]]
     | Splits
 )
@@ -51,11 +51,11 @@ def open_dataset(
     path: str | Path | xr.Dataset | None = None,
     *,
     variables: Sequence[str] | None = None,
-    levels: Sequence[float] | None = None,
+    levels: Sequence[float | int] | None = None,
     years: tuple[int | None, int | None] | None = None,
-    resolution: float | None = None,
+    resolution: float | int | None = None,
     split: Split = "auto",
-    step_hours: float | None = None,
+    step_hours: float | int | None = None,
     memory: int = 2**30,
     block: int = 64 * 2**20,
     storage_options: Mapping[str, Any] | None = None,
@@ -176,7 +176,7 @@ def _choose_years(
 
 
 def _channels(
-    ds: xr.Dataset, variables: Sequence[str] | None, levels: Sequence[float] | None, name: str
+    ds: xr.Dataset, variables: Sequence[str] | None, levels: Sequence[float | int] | None, name: str
 ) -> tuple[Channel, ...]:
     if isinstance(variables, str):
         raise TypeError(f"variables is a sequence of names; use variables=[{variables!r}].")

@@ -22,7 +22,7 @@ class Channel:
     """One variable on one level (None: at the surface); printed as `name` or `name@level`."""
 
     variable: str
-    level: float | None = None
+    level: float | int | None = None
 
     def __str__(self) -> str:
         return self.variable if self.level is None else f"{self.variable}@{self.level:g}"

@@ -59,7 +59,9 @@ def split_by_years(
     return Splits(*ranges)
 
 
-def split_by_fractions(times: np.ndarray, fractions: tuple[float, float, float] = FRACTIONS) -> Splits:
+def split_by_fractions(
+    times: np.ndarray, fractions: tuple[float | int, float | int, float | int] = FRACTIONS
+) -> Splits:
     """Consecutive parts of the record, in the order train, validation, test.
 
     >>> split_by_fractions(np.arange(10), (0.6, 0.2, 0.2))
