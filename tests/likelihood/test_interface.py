@@ -114,6 +114,15 @@ def test_bad_covariances():
         LowRankCovariance(np.zeros(3), np.ones((3, 1)))
 
 
+def test_a_symmetric_matrix_as_scale_is_ambiguous():
+    """A covariance read as its own root would be wrong by its square."""
+    log_likelihood = gaussian_log_likelihood(f, scale=np.array([[1.0, 0.5], [0.5, 1.0]]))
+    with pytest.raises(ValueError, match="covariance=C"):
+        eqx.filter_jit(log_likelihood)(jnp.array(1.0), (jnp.ones(2), jnp.ones(2)))
+    # For outputs of that very shape the same matrix is a standard deviation for each.
+    assert jnp.isfinite(log_likelihood(jnp.array(1.0), (jnp.ones((2, 2)), jnp.ones((2, 2)))))
+
+
 def test_noise_of_another_size():
     with pytest.raises(ValueError, match="3 outputs"):
         gaussian_log_likelihood(f, covariance=np.eye(3))(jnp.array(1.0), (jnp.ones(2), jnp.ones(2)))

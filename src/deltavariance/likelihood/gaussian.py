@@ -110,10 +110,12 @@ class GaussianLogLikelihood(LogLikelihood):
 
     scale: float | Array | OutputNoise
     allow_missing: bool = eqx.field(static=True, default=False)
+    symmetric: bool = eqx.field(static=True, default=False)  # the scale, where it is a matrix
 
     def distribution(self, output: Any) -> Gaussian:
         mean = _at_least_single(output)
-        return Gaussian(mean, scales.resolve(self.scale, mean.shape), self.allow_missing)
+        noise = scales.resolve(self.scale, mean.shape, symmetric=self.symmetric)
+        return Gaussian(mean, noise, self.allow_missing)
 
 
 class HeteroscedasticLogLikelihood(LogLikelihood):
@@ -149,13 +151,13 @@ def gaussian_log_likelihood(
     exactly one of
 
     - `scale`, a standard deviation in the units of y: a number; an array that broadcasts to the output's
-      shape; a matrix `[k, k]` that does not, taken for a root R of the covariance, `C = R Rᵀ` (so `diag(s)`
-      means the same as `s`); a function `scale(x)` or `scale(params, x)` that returns one of these, when the
-      noise depends on the inputs; or the result of `dv.estimate_noise(f, params, data)`;
+      shape; a matrix `[k, k]` that does not, taken for a root R of the covariance, `C = R Rᵀ` (a Cholesky
+      factor, say; `diag(s)` means the same as `s`, and a symmetric matrix is refused as ambiguous); a
+      function `scale(x)` or `scale(params, x)` that returns one of these, when the noise depends on the inputs; or the result of `dv.estimate_noise(f, params, data)`;
     - `covariance`, the matrix C `[k, k]` itself, or a `dv.LowRankCovariance(diagonal, factor)`.
 
     With correlated outputs an independent Gaussian counts the same evidence several times: tr F then exceeds
-    tr H by a large factor, and the variances come out too small by it.
+    tr H by a large factor, and both F⁻¹/N and H⁻¹/N come out too small.
 
     `example` is `(x, y)` or `{"x": x, "y": y}`, else pass `split=`, a function from an example to `(x, y)`.
     With `allow_missing=True` a NaN in y marks an output that was not observed, and the density is that of the
@@ -180,7 +182,8 @@ def gaussian_log_likelihood(
         return GaussianLogLikelihood(f, noise, allow_missing, split=split)
     if scales.is_function(scale):
         return HeteroscedasticLogLikelihood(f, scale, scales.takes_params(scale), allow_missing, split=split)
-    return GaussianLogLikelihood(f, scales.normalise(scale), allow_missing, split=split)
+    given = scales.normalise(scale)
+    return GaussianLogLikelihood(f, given, allow_missing, scales.reads_as_covariance(given), split=split)
 
 
 def _at_least_single(output: Any) -> Array:

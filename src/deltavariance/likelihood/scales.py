@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from deltavariance.likelihood.checks import check_positive
+from deltavariance.likelihood.checks import check_positive, concrete
 from deltavariance.likelihood.noise_estimate import NoiseEstimate
 from deltavariance.likelihood.noise_models import FullCovariance, IndependentNoise, OutputNoise
 
@@ -43,7 +43,20 @@ def normalise(scale: Any) -> Any:
     return array
 
 
-def resolve(scale: Any, shape: tuple[int, ...]) -> OutputNoise:
+def reads_as_covariance(scale: Any) -> bool:
+    """Whether a matrix is symmetric with correlations: someone's covariance rather than a root of one."""
+    if isinstance(scale, (float, OutputNoise)) or not concrete(scale):
+        return False
+    matrix = np.asarray(scale)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or len(matrix) < 2:
+        return False
+    off = matrix - np.diag(np.diag(matrix))
+    return bool(np.any(off)) and bool(
+        np.allclose(matrix, matrix.T, rtol=1e-5, atol=1e-8 * np.abs(matrix).max())
+    )
+
+
+def resolve(scale: Any, shape: tuple[int, ...], *, symmetric: bool = False) -> OutputNoise:
     """The noise of one case whose output has this shape.
 
     Anything that broadcasts to the shape is a standard deviation per output; a matrix `[k, k]`, k the number
@@ -61,6 +74,12 @@ def resolve(scale: Any, shape: tuple[int, ...]) -> OutputNoise:
     if _broadcasts(array.shape, shape):
         return IndependentNoise(jnp.broadcast_to(array, shape).reshape(size))
     if array.shape == (size, size):
+        if symmetric:
+            raise ValueError(
+                f"`scale` is a symmetric matrix {array.shape} for {size} outputs, which looks like their covariance. A"
+                " matrix given as `scale` is a root R of the covariance, C = R Rᵀ, in the units of the targets. Pass"
+                " `covariance=C`, or its Cholesky factor as `scale`."
+            )
         return FullCovariance.from_root(array)
     raise ValueError(
         f"`scale` has shape {array.shape}, which fits neither the prediction's shape {shape} for one example"
