@@ -1,11 +1,31 @@
 """How much could a trained model's answer have been different, had the training data been different?"""
 
+from deltavariance import implicit as implicit
+from deltavariance import metrics as metrics
+from deltavariance import resampling as resampling
+from deltavariance import tune as tune
 from deltavariance.covariance import Covariance as Covariance
 from deltavariance.covariance import as_covariance as as_covariance
 from deltavariance.curvature import Curvature as Curvature
 from deltavariance.curvature import Fisher as Fisher
 from deltavariance.curvature import fisher as fisher
+from deltavariance.curvature.adam import fisher_from_adam as fisher_from_adam
+from deltavariance.explain import explain as explain
+from deltavariance.fit import fit as fit
+from deltavariance.likelihood import bernoulli_log_likelihood as bernoulli_log_likelihood
+from deltavariance.likelihood import categorical_log_likelihood as categorical_log_likelihood
+from deltavariance.likelihood import distribution_log_likelihood as distribution_log_likelihood
+from deltavariance.likelihood import gaussian_log_likelihood as gaussian_log_likelihood
+from deltavariance.likelihood import laplace_log_likelihood as laplace_log_likelihood
+from deltavariance.likelihood import poisson_log_likelihood as poisson_log_likelihood
+from deltavariance.likelihood import student_log_likelihood as student_log_likelihood
+from deltavariance.noise import estimate_noise as estimate_noise
+from deltavariance.posterior import Posterior as Posterior
+from deltavariance.posterior import load as load
+from deltavariance.report import Report as Report
 from deltavariance.structures import Diagonal as Diagonal
+from deltavariance.structures import EigenKronecker as EigenKronecker
+from deltavariance.structures import Kronecker as Kronecker
 from deltavariance.structures import Structure as Structure
 from deltavariance.variance import block_variances as block_variances
 from deltavariance.variance import covariance as covariance

@@ -33,7 +33,9 @@ def count(cases: PyTree, what: str) -> int:
             )
     lengths = {name: int(np.shape(leaf)[0]) for name, leaf in paths}
     if len(set(lengths.values())) > 1:
-        raise ValueError(f"{what} has leading axes of different lengths: {lengths}. Each leaf needs one row a case.")
+        raise ValueError(
+            f"{what} has leading axes of different lengths: {lengths}. Each leaf needs one row a case."
+        )
     length = next(iter(lengths.values()))
     if length == 0:
         raise ValueError(f"{what} holds no case: its leading axis has length 0.")
@@ -84,9 +86,7 @@ def is_tree_of_arrays(data: PyTree) -> bool:
     return all(is_array(leaf) for leaf in leaves)
 
 
-def batches(
-    data: PyTree, weights: Any, largest: Any, *, what: str = "data"
-) -> Iterator[Batch]:
+def batches(data: PyTree, weights: Any, largest: Any, *, what: str = "data") -> Iterator[Batch]:
     """Cut `data` into batches of one size each, padded where ragged.
 
     `largest` is a function from a batch to the most cases that may be run at once. `weights` is `None`, an array
@@ -123,15 +123,30 @@ def batches(
         )
 
 
+def combined(weights: Any, mask: Any) -> Any:
+    """Weights and a mask as one: arrays, or iterables that run beside an iterable of batches."""
+    if mask is None:
+        return weights
+    if weights is None:
+        return mask
+    if isinstance(weights, (list, tuple)):
+        return [np.asarray(w) * np.asarray(m) for w, m in zip(weights, mask, strict=True)]
+    return jnp.asarray(weights) * jnp.asarray(mask)
+
+
 def as_weights(weights: Any, total: int) -> Any:
     """Weights or a mask as an array of `total` numbers ≥ 0."""
     array = weights if is_array(weights) else np.asarray(weights)
     if array.shape != (total,):
-        raise ValueError(f"The weights have shape {array.shape}, and there are {total} examples: give one a row.")
+        raise ValueError(
+            f"The weights have shape {array.shape}, and there are {total} examples: give one a row."
+        )
     if array.dtype == bool:
         array = array.astype(np.float32)
     if not isinstance(array, jax.core.Tracer) and bool((np.asarray(array) < 0).any()):
-        raise ValueError("A weight is negative. Weights count examples: give numbers ≥ 0 (0 leaves an example out).")
+        raise ValueError(
+            "A weight is negative. Weights count examples: give numbers ≥ 0 (0 leaves an example out)."
+        )
     return array
 
 

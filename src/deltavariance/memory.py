@@ -29,7 +29,9 @@ def bytes_per_case(traced: Traced, layout: Layout) -> int:
     Values inside loops count once a step. Rematerialised values count too, so the bound is loose for them.
     """
     components = math.prod(traced.out_shape.shape)
-    factors = sum(_bytes(s) for s in traced.plan.records) + components * sum(_bytes(s) for s in traced.plan.taps)
+    factors = sum(_bytes(s) for s in traced.plan.records) + components * sum(
+        _bytes(s) for s in traced.plan.taps
+    )
     item = traced.out_shape.dtype.itemsize
     dense = components * item * sum(layout.sizes[number] for number in traced.plan.plain)
     return factors + dense + max(components, 2) * _jaxpr_bytes(traced.jaxpr.jaxpr)
@@ -47,7 +49,11 @@ def _jaxpr_bytes(jaxpr: Jaxpr) -> int:
             times = eqn.params.get("length", 1) if eqn.primitive.name == "scan" else 1
             total += times * sum(_jaxpr_bytes(getattr(p, "jaxpr", p)) for p in inner)
         else:
-            total += sum(_bytes(var.aval) for var in eqn.outvars if hasattr(var.aval, "dtype") and hasattr(var.aval.dtype, "itemsize"))
+            total += sum(
+                _bytes(var.aval)
+                for var in eqn.outvars
+                if hasattr(var.aval, "dtype") and hasattr(var.aval.dtype, "itemsize")
+            )
     return total
 
 
@@ -57,7 +63,13 @@ def _is_jaxpr(value: Any) -> bool:
 
 @functools.lru_cache(maxsize=512)
 def _measure(
-    u: Frozen, u_shapes: Any, params: Frozen, param_shapes: Any, case_shapes: Any, treedef: Any, layout: Layout
+    u: Frozen,
+    u_shapes: Any,
+    params: Frozen,
+    param_shapes: Any,
+    case_shapes: Any,
+    treedef: Any,
+    layout: Layout,
 ) -> int:
     found: list[int] = []
 

@@ -159,7 +159,9 @@ class Layout:
         """Raise unless `params` has these leaves: `owner` was made for another model otherwise."""
         leaves = jtu.tree_leaves(params)
         for position, name, shape in zip(self.positions, self.names, self.shapes, strict=True):
-            found = np.shape(leaves[position]) if position < len(leaves) and is_array(leaves[position]) else None
+            found = (
+                np.shape(leaves[position]) if position < len(leaves) and is_array(leaves[position]) else None
+            )
             if found != shape:
                 what = "is missing" if found is None else f"has shape {found}"
                 raise ValueError(

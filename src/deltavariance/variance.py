@@ -158,7 +158,10 @@ def _contract(
         warnings.warn(f"{u} does not depend on any uncertain parameter: its variance is 0.", stacklevel=5)
     result = what(gradients, sigma)
     n = gradients.cases
-    finite = [jnp.all(jnp.isfinite(jnp.reshape(x, (n, -1))), axis=1) for x in [gradients.value, *jax.tree.leaves(result)]]
+    finite = [
+        jnp.all(jnp.isfinite(jnp.reshape(x, (n, -1))), axis=1)
+        for x in [gradients.value, *jax.tree.leaves(result)]
+    ]
     return result, jnp.all(jnp.stack(finite), axis=0)
 
 
@@ -178,15 +181,19 @@ def _run(
     arrays, frozen = freeze(params)
     call = functools.partial(_contract, what, u_frozen, frozen)
     traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((u_arrays, arrays, z, sigma)))
-    size = n if n == 1 and batch_size is None else largest_batch(
-        (u_arrays, u_frozen), (arrays, frozen), z, sigma.layout, batch_size, memory_budget
+    size = (
+        n
+        if n == 1 and batch_size is None
+        else largest_batch((u_arrays, u_frozen), (arrays, frozen), z, sigma.layout, batch_size, memory_budget)
     )
     if n <= size:
         result, finite = call(u_arrays, arrays, z, sigma)
     elif traced:
         # Inside a trace the batches become a loop; a fresh Python loop would be compiled once a batch.
         result, finite = lax.map(
-            lambda case: jax.tree.map(lambda x: x[0], call(u_arrays, arrays, jax.tree.map(lambda x: x[None], case), sigma)),
+            lambda case: jax.tree.map(
+                lambda x: x[0], call(u_arrays, arrays, jax.tree.map(lambda x: x[None], case), sigma)
+            ),
             z,
             batch_size=size,
         )
@@ -226,7 +233,11 @@ def _raise_unless_finite(
     bad = np.flatnonzero(~finite)
     first = jax.tree.map(lambda leaf: leaf[int(bad[0])], z)
     value = np.asarray(as_real_array(u.thaw(u_arrays)(params.thaw(arrays), first)))
-    what = "u itself is not finite" if not np.isfinite(value).all() else "u is finite and its gradient or variance is not"
+    what = (
+        "u itself is not finite"
+        if not np.isfinite(value).all()
+        else "u is finite and its gradient or variance is not"
+    )
     raise ValueError(
         f"{len(bad)} of {len(finite)} cases gave NaN or infinity, the first at index {int(bad[0])}: {what} there. Typical"
         " causes are a square root or logarithm at zero and a division by zero (`jnp.where` around them does not help the"

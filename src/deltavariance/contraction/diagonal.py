@@ -8,6 +8,7 @@ For products, `G = Σ_t a_t g_tᵀ` and a diagonal S there are three equal ways,
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -26,7 +27,7 @@ def quadratic(diagonal: Sequence[Array], gradients: Gradients) -> list[Float[Arr
     Cost: about that of the products that would form the weight gradients of the whole batch.
     """
     return [
-        _leaf_quadratic(s, forms, gradients, shape)
+        leaf_quadratic(s, forms, gradients, shape)
         for s, forms, shape in zip(diagonal, gradients.leaves, gradients.layout.shapes, strict=True)
     ]
 
@@ -37,16 +38,20 @@ def square_sum(gradients: Gradients, weights: Float[Array, "K B"]) -> list[Array
     Cost: as `quadratic`.
     """
     return [
-        _leaf_square_sum(forms, gradients, shape, weights)
+        leaf_square_sum(forms, gradients, shape, weights)
         for forms, shape in zip(gradients.leaves, gradients.layout.shapes, strict=True)
     ]
 
 
-def _leaf_quadratic(s: Array, forms: tuple[Form, ...], gradients: Gradients, shape: tuple[int, ...]) -> Array:
+def leaf_quadratic(s: Array, forms: tuple[Form, ...], gradients: Gradients, shape: tuple[int, ...]) -> Array:
     if not forms:
         return jnp.zeros((gradients.components, gradients.cases), widened(gradients.value).dtype)
     if len(forms) > 1:
-        return over_cases(lambda fs: _dense_quadratic(s, add_up([f.dense(shape) for f in fs], shape, gradients)), Several(forms), gradients.cases)
+        return over_cases(
+            lambda fs: _dense_quadratic(s, add_up([f.dense(shape) for f in fs], shape, gradients)),
+            Several(forms),
+            gradients.cases,
+        )
     (form,) = forms
     if isinstance(form, Dense):
         return _dense_quadratic(s, widened(form.g))
@@ -60,16 +65,20 @@ def products_quadratic(s: Float[Array, "N I O"], form: Products) -> Float[Array,
     """`Σ S G²` in the frame of a form of products."""
     components, cases = form.parts[0].cotangent.shape[:2]
     if form.pairs <= MOST_PAIRS:
-        return over_components(lambda one: _pairs_quadratic(s, one), form, components)
+        return over_components(lambda one: pairs_quadratic(s, *one.factors()), form, components)
     return over_components(
-        lambda one: over_cases(lambda case: _dense_quadratic(s, case.explicit()), one, cases), form, components
+        lambda one: over_cases(lambda case: _dense_quadratic(s, case.explicit()), one, cases),
+        form,
+        components,
     )
 
 
-def _pairs_quadratic(s: Array, form: Products) -> Array:
-    a, g = form.factors()
+def pairs_quadratic(
+    s: Float[Array, "N I O"], a: Float[Array, "B N T I"], g: Float[Array, "K B N T O"]
+) -> Array:
+    """`Σ S (Σ_t a_t g_tᵀ)²`, `[K, B]`, by pairs of factors."""
     total = jnp.zeros((), a.dtype)
-    for first in range(form.pairs):
+    for first in range(a.shape[2]):
         for second in range(first + 1):
             left = a[:, :, first] * a[:, :, second]
             right = g[:, :, :, first] * g[:, :, :, second]
@@ -83,12 +92,16 @@ def _dense_quadratic(s: Array, g: Array) -> Array:
     return jnp.sum(s * g**2, axis=tuple(range(2, g.ndim)))
 
 
-def _leaf_square_sum(forms: tuple[Form, ...], gradients: Gradients, shape: tuple[int, ...], weights: Array) -> Array:
+def leaf_square_sum(
+    forms: tuple[Form, ...], gradients: Gradients, shape: tuple[int, ...], weights: Array
+) -> Array:
     if not forms:
         return jnp.zeros(shape, widened(gradients.value).dtype)
     if len(forms) > 1:
         return sum_over_cases(
-            lambda fs, w: _dense_square_sum(add_up([f.dense(shape) for f in fs], shape, gradients), w), Several(forms), weights
+            lambda fs, w: _dense_square_sum(add_up([f.dense(shape) for f in fs], shape, gradients), w),
+            Several(forms),
+            weights,
         )
     (form,) = forms
     if isinstance(form, Dense):
@@ -103,14 +116,16 @@ def _leaf_square_sum(forms: tuple[Form, ...], gradients: Gradients, shape: tuple
 def products_square_sum(form: Products, weights: Float[Array, "K B"]) -> Float[Array, "N I O"]:
     """`Σ_{k,b} w G²` in the frame of a form of products."""
     if form.pairs <= MOST_PAIRS:
-        return _pairs_square_sum(form, weights)
+        return pairs_square_sum(*form.factors(), weights)
     return sum_over_cases(lambda case, w: _dense_square_sum(case.explicit(), w), form, weights)
 
 
-def _pairs_square_sum(form: Products, weights: Array) -> Array:
-    a, g = form.factors()
+def pairs_square_sum(
+    a: Float[Array, "B N T I"], g: Float[Array, "K B N T O"], weights: Float[Array, "K B"]
+) -> Float[Array, "N I O"]:
+    """`Σ_{k,b} w (Σ_t a_t g_tᵀ)²` by pairs of factors."""
     total = jnp.zeros((), a.dtype)
-    for first in range(form.pairs):
+    for first in range(a.shape[2]):
         for second in range(first + 1):
             left = a[:, :, first] * a[:, :, second]
             right = jnp.einsum("kb,kbno->bno", weights, g[:, :, :, first] * g[:, :, :, second])
@@ -126,8 +141,8 @@ def _dense_square_sum(g: Array, weights: Array) -> Array:
 class Several(tuple[Form, ...]):
     """The forms of one leaf, sliced together."""
 
-    def cases(self, start: int, size: int) -> "Several":
+    def cases(self, start: Any, size: int) -> "Several":
         return Several(form.cases(start, size) for form in self)
 
-    def component(self, k: int) -> "Several":
+    def component(self, k: Any) -> "Several":
         return Several(form.component(k) for form in self)

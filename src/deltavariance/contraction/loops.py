@@ -18,19 +18,33 @@ def over_components(function: Callable[[Any], Array], form: Any, components: int
     return lax.map(lambda k: function(form.component(k))[0], jnp.arange(components))
 
 
-def over_cases(function: Callable[[Any], Array], form: Any, cases: int) -> Array:
-    """`function` of the form of one case after another, `[K, 1, ...]` each, joined to `[K, B, ...]`."""
-    if cases == 1:
+def over_cases(function: Callable[[Any], Array], form: Any, cases: int, size: int = 1) -> Array:
+    """`function` of the form of `size` cases after another, `[K, size, ...]` each, joined to `[K, B, ...]`."""
+    if cases <= size:
         return function(form)
-    return jnp.moveaxis(lax.map(lambda b: function(form.cases(b, 1))[:, 0], jnp.arange(cases)), 0, 1)
+    steps, rest = divmod(cases, size)
+    parts = jnp.moveaxis(
+        lax.map(lambda step: function(form.cases(step * size, size)), jnp.arange(steps)), 0, 1
+    )
+    whole = jnp.reshape(parts, (parts.shape[0], steps * size, *parts.shape[3:]))
+    if rest == 0:
+        return whole
+    return jnp.concatenate([whole, function(form.cases(steps * size, rest))], axis=1)
 
 
-def sum_over_cases(function: Callable[[Any, Array], Array], form: Any, weights: Array) -> Array:
-    """The sum of `function(form of one case, its weights [K, 1])` over the cases, nothing kept but the sum."""
+def sum_over_cases(function: Callable[[Any, Array], Any], form: Any, weights: Array, size: int = 1) -> Any:
+    """The sum of `function(form of size cases, their weights [K, size])`, nothing kept but the sum."""
     cases = weights.shape[1]
+    if cases <= size:
+        return function(form, weights)
+    steps, rest = divmod(cases, size)
 
-    def term(b: Any) -> Array:
-        return function(form.cases(b, 1), lax.dynamic_slice_in_dim(weights, b, 1, axis=1))
+    def term(start: Any, length: int) -> Any:
+        return function(form.cases(start, length), lax.dynamic_slice_in_dim(weights, start, length, axis=1))
 
-    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(term, 0))
-    return lax.fori_loop(0, cases, lambda b, total: total + term(b), zero)
+    def add(step: Any, total: Any) -> Any:
+        return jax.tree.map(jnp.add, total, term(step * size, size))
+
+    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(lambda: term(0, size)))
+    total = lax.fori_loop(0, steps, add, zero)
+    return total if rest == 0 else jax.tree.map(jnp.add, total, term(steps * size, rest))

@@ -4,3 +4,4 @@ from deltavariance.covariance.base import Covariance as Covariance
 from deltavariance.covariance.dense import DenseCovariance as DenseCovariance
 from deltavariance.covariance.diagonal import DiagonalCovariance as DiagonalCovariance
 from deltavariance.covariance.given import as_covariance as as_covariance
+from deltavariance.covariance.kronecker import KroneckerCovariance as KroneckerCovariance

@@ -57,6 +57,9 @@ class DenseCovariance(Covariance):
     def scale(self, factors: Mapping[str, Any] | Array | float) -> "DenseCovariance":
         chosen = block_factors(factors, self.blocks)
         roots = self.layout.flatten(
-            [jnp.full(shape, jnp.sqrt(factor)) for factor, shape in zip(chosen, self.layout.shapes, strict=True)]
+            [
+                jnp.full(shape, jnp.sqrt(factor))
+                for factor, shape in zip(chosen, self.layout.shapes, strict=True)
+            ]
         )
         return DenseCovariance(self.matrix * roots[:, None] * roots, self.root * roots[:, None], self.layout)

@@ -28,7 +28,10 @@ def as_covariance(params: PyTree, value: Any, *, where: Where | Layout = None) -
     leaves = jax.tree.leaves(value)
     if len(leaves) == 1 and jnp.ndim(leaves[0]) == 0:
         return DiagonalCovariance(
-            tuple(jnp.full(shape, leaves[0], dtype) for shape, dtype in zip(layout.shapes, layout.dtypes, strict=True)),
+            tuple(
+                jnp.full(shape, leaves[0], dtype)
+                for shape, dtype in zip(layout.shapes, layout.dtypes, strict=True)
+            ),
             layout,
         )
     size = layout.size
@@ -45,7 +48,9 @@ def as_covariance(params: PyTree, value: Any, *, where: Where | Layout = None) -
         )
     for name, shape, leaf in zip(layout.names, layout.shapes, found, strict=True):
         if leaf.shape not in ((), shape):
-            raise ValueError(f"The variances of {name!r} have shape {leaf.shape}, and the parameter has {shape}.")
+            raise ValueError(
+                f"The variances of {name!r} have shape {leaf.shape}, and the parameter has {shape}."
+            )
     return DiagonalCovariance(
         tuple(jnp.broadcast_to(leaf, shape) for leaf, shape in zip(found, layout.shapes, strict=True)), layout
     )

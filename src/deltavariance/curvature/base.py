@@ -28,7 +28,9 @@ class Curvature(eqx.Module):
     num_data: Float[Array, ""] | None
     layout: Layout = eqx.field(static=True)
 
-    def inverse(self, damping: Any = 1e-8, *, prior_precision: Any = None, num_data: Any = None) -> Covariance:
+    def inverse(
+        self, damping: Any = 1e-8, *, prior_precision: Any = None, num_data: Any = None
+    ) -> Covariance:
         """`Σ = (C + damping·I + prior_precision/N)⁻¹ / N`.
 
         `damping` is added to the curvature, whose entries do not grow with N; `prior_precision` is a Gaussian
@@ -43,12 +45,20 @@ class Curvature(eqx.Module):
                 " data. Give `num_data=`, the number of training examples."
             )
         return self.structure.covariance(
-            self.mean, self.layout, damping=damping, prior_precision=prior_precision, num_data=jnp.asarray(count)
+            self.mean,
+            self.layout,
+            damping=damping,
+            prior_precision=prior_precision,
+            num_data=jnp.asarray(count),
         )
 
     def merge(self, other: "Curvature") -> "Curvature":
         """The curvature of both data sets together, as from several workers: means weighted by what each saw."""
-        if not isinstance(other, Curvature) or other.layout != self.layout or other.structure != self.structure:
+        if (
+            not isinstance(other, Curvature)
+            or other.layout != self.layout
+            or other.structure != self.structure
+        ):
             raise ValueError(
                 "Only curvatures of the same parameters in the same structure can be merged:"
                 f" {self.structure} of {self.layout.names} and {getattr(other, 'structure', other)} of"
@@ -58,7 +68,10 @@ class Curvature(eqx.Module):
         mean = jax.tree.map(lambda a, b: (self.weight * a + other.weight * b) / total, self.mean, other.mean)
         counted = None if self.num_data is None or other.num_data is None else self.num_data + other.num_data
         return eqx.tree_at(
-            lambda c: (c.mean, c.weight, c.num_data), self, (mean, total, counted), is_leaf=lambda x: x is None
+            lambda c: (c.mean, c.weight, c.num_data),
+            self,
+            (mean, total, counted),
+            is_leaf=lambda x: x is None,
         )
 
     def diagonal(self) -> Float[Array, " P"]:

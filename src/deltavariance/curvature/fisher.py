@@ -34,7 +34,13 @@ class Fisher(Curvature):
     decay: float | None = eqx.field(static=True)
 
     def update(
-        self, log_likelihood: LogLikelihood, params: PyTree, batch: PyTree, *, weights: Any = None, mask: Any = None
+        self,
+        log_likelihood: LogLikelihood,
+        params: PyTree,
+        batch: PyTree,
+        *,
+        weights: Any = None,
+        mask: Any = None,
     ) -> "Fisher":
         """This Fisher information with one more batch counted in. The parameters may have moved on."""
         more = fisher(
@@ -95,7 +101,17 @@ def fisher(
     again = structure
     while True:
         total = _pass(
-            log_likelihood, params, data, again, layout, weights, mask, decay, num_data, batch_size, memory_budget
+            log_likelihood,
+            params,
+            data,
+            again,
+            layout,
+            weights,
+            mask,
+            decay,
+            num_data,
+            batch_size,
+            memory_budget,
         )
         first = total
         following = again.next_pass(total.mean, layout)
@@ -130,15 +146,19 @@ def _pass(
 
     result: Fisher | None = None
     call = functools.partial(_batch_statistic, ll, frozen)
-    for batch in _cases.batches(data, combined(weights, mask), largest):
-        total, weight, bad = call(ll_arrays, arrays, structure, batch.cases, jnp.asarray(batch.weights, float), layout)
+    for batch in _cases.batches(data, _cases.combined(weights, mask), largest):
+        total, weight, bad = call(
+            ll_arrays, arrays, structure, batch.cases, jnp.asarray(batch.weights, float), layout
+        )
         raise_if_bad(bad, batch)
         mean = jax.tree.map(lambda s, w=weight: s / jnp.where(w > 0, w, 1), total)
         one = Fisher(structure, mean, weight, weight, layout, jnp.ones(()), decay)
         result = one if result is None else _follow(result, one)
     assert result is not None
     if num_data is not None:
-        result = eqx.tree_at(lambda f: f.num_data, result, jnp.asarray(float(num_data)), is_leaf=lambda x: x is None)
+        result = eqx.tree_at(
+            lambda f: f.num_data, result, jnp.asarray(float(num_data)), is_leaf=lambda x: x is None
+        )
     return result
 
 
@@ -156,17 +176,6 @@ def _follow(before: Fisher, after: Fisher) -> Fisher:
     mean = jax.tree.map(lambda a, b: (1 - share) * a + share * b, before.mean, after.mean)
     counted = None if before.num_data is None or after.num_data is None else before.num_data + after.num_data
     return Fisher(before.structure, mean, total, counted, before.layout, batches, before.decay)
-
-
-def combined(weights: Any, mask: Any) -> Any:
-    """Weights and a mask as one: arrays, or iterables that run beside an iterable of batches."""
-    if mask is None:
-        return weights
-    if weights is None:
-        return mask
-    if isinstance(weights, (list, tuple)):
-        return [np.asarray(w) * np.asarray(m) for w, m in zip(weights, mask, strict=True)]
-    return jnp.asarray(weights) * jnp.asarray(mask)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 7))
@@ -202,7 +211,11 @@ def _batch_statistic(
         rows = jnp.all(jnp.isfinite(jnp.reshape(leaf, (leaf.shape[0], -1))), axis=1)
         return jnp.any(~rows & real)
 
-    bad = (jax.tree.map(spoilt, batch), spoilt(gradients.value), ~jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(total)])))
+    bad = (
+        jax.tree.map(spoilt, batch),
+        spoilt(gradients.value),
+        ~jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(total)])),
+    )
     return total, jnp.sum(weights), bad
 
 
@@ -223,7 +236,9 @@ def raise_if_bad(bad: Any, batch: "_cases.Batch") -> None:
             " mend the data."
         )
     if bool(value):
-        raise ValueError(f"{where} is finite, and its log-likelihood is not: check the parameters and the density.")
+        raise ValueError(
+            f"{where} is finite, and its log-likelihood is not: check the parameters and the density."
+        )
     if bool(statistic):
         raise ValueError(
             f"{where} and its log-likelihood are finite, and the score is not: a gradient of the log-likelihood is NaN"

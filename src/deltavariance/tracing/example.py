@@ -16,7 +16,9 @@ from deltavariance.tracing.plan import Plan, make_plan
 PyTree = Any
 
 
-def example_gradients(u: Callable[..., Any], params: PyTree, z: PyTree, *, where: Where | Layout = None) -> ExampleGradients:
+def example_gradients(
+    u: Callable[..., Any], params: PyTree, z: PyTree, *, where: Where | Layout = None
+) -> ExampleGradients:
     """The exact gradient of `u(params, z[n])` with respect to `params`, for each case n, in factored form.
 
     The function's jaxpr is read once; a tap on the result of each product with a parameter gives the cotangent g,
@@ -40,7 +42,9 @@ def example_gradients(u: Callable[..., Any], params: PyTree, z: PyTree, *, where
     components = math.prod(out_shape.shape)
 
     def one(case_leaves: Sequence[jax.Array]) -> tuple[jax.Array, list[jax.Array], Any]:
-        def tapped(taps: list[jax.Array], plain: dict[int, jax.Array]) -> tuple[jax.Array, tuple[jax.Array, list[Any]]]:
+        def tapped(
+            taps: list[jax.Array], plain: dict[int, jax.Array]
+        ) -> tuple[jax.Array, tuple[jax.Array, list[Any]]]:
             values = [plain.get(number, leaf) for number, leaf in enumerate(leaves)]
             (result,), recorded = run(plan, consts, [*values, *case_leaves], taps)
             return result, (result, recorded)
@@ -66,7 +70,9 @@ def example_gradients(u: Callable[..., Any], params: PyTree, z: PyTree, *, where
 class Traced:
     """A function's plan, the constants that its jaxpr closes over, and the shape of its result."""
 
-    def __init__(self, plan: Plan, consts: Sequence[Any], out_shape: jax.ShapeDtypeStruct, jaxpr: Any) -> None:
+    def __init__(
+        self, plan: Plan, consts: Sequence[Any], out_shape: jax.ShapeDtypeStruct, jaxpr: Any
+    ) -> None:
         self.plan = plan
         self.consts = consts
         self.out_shape = out_shape

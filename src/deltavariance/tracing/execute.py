@@ -65,21 +65,34 @@ def _bind(eqn: Any, values: Sequence[Any]) -> list[Any]:
     return list(results) if eqn.primitive.multiple_results else [results]
 
 
-def _run_nested(eqn: Any, values: list[Any], action: Nested, taps: Sequence[Any]) -> tuple[list[Any], list[list[Any]]]:
+def _run_nested(
+    eqn: Any, values: list[Any], action: Nested, taps: Sequence[Any]
+) -> tuple[list[Any], list[list[Any]]]:
     name = eqn.primitive.name
-    mine = [list(taps[first : first + len(plan.taps)]) for plan, first in zip(action.plans, action.first_tap, strict=True)]
+    mine = [
+        list(taps[first : first + len(plan.taps)])
+        for plan, first in zip(action.plans, action.first_tap, strict=True)
+    ]
     if name in _INLINE:
         results, records = run(action.plans[0], eqn.params[_INLINE[name]].consts, values, mine[0])
         return results, [records]
     return _RUN[name](eqn, values, action.plans, mine)
 
 
-def _run_scan(eqn: Any, values: list[Any], plans: Sequence[Plan], taps: list[list[Any]]) -> tuple[list[Any], list[list[Any]]]:
+def _run_scan(
+    eqn: Any, values: list[Any], plans: Sequence[Plan], taps: list[list[Any]]
+) -> tuple[list[Any], list[list[Any]]]:
     settings = eqn.params
     num_consts, num_carry = settings["num_consts"], settings["num_carry"]
-    consts, carry, slices = values[:num_consts], values[num_consts : num_consts + num_carry], values[num_consts + num_carry :]
+    consts, carry, slices = (
+        values[:num_consts],
+        values[num_consts : num_consts + num_carry],
+        values[num_consts + num_carry :],
+    )
 
-    def body(state: list[Any], sliced: tuple[list[Any], list[Any]]) -> tuple[list[Any], tuple[list[Any], list[Any]]]:
+    def body(
+        state: list[Any], sliced: tuple[list[Any], list[Any]]
+    ) -> tuple[list[Any], tuple[list[Any], list[Any]]]:
         inputs, probes = sliced
         results, records = run(plans[0], settings["jaxpr"].consts, [*consts, *state, *inputs], probes)
         return results[:num_carry], (results[num_carry:], records)
@@ -95,7 +108,9 @@ def _run_scan(eqn: Any, values: list[Any], plans: Sequence[Plan], taps: list[lis
     return [*state, *stacked], [records]
 
 
-def _run_cond(eqn: Any, values: list[Any], plans: Sequence[Plan], taps: list[list[Any]]) -> tuple[list[Any], list[list[Any]]]:
+def _run_cond(
+    eqn: Any, values: list[Any], plans: Sequence[Plan], taps: list[list[Any]]
+) -> tuple[list[Any], list[list[Any]]]:
     index, *operands = values
 
     def branch(taken: int) -> Callable[..., Outcome]:
@@ -113,7 +128,9 @@ def _run_cond(eqn: Any, values: list[Any], plans: Sequence[Plan], taps: list[lis
     return results, records
 
 
-def _run_remat(eqn: Any, values: list[Any], plans: Sequence[Plan], taps: list[list[Any]]) -> tuple[list[Any], list[list[Any]]]:
+def _run_remat(
+    eqn: Any, values: list[Any], plans: Sequence[Plan], taps: list[list[Any]]
+) -> tuple[list[Any], list[list[Any]]]:
     def call(operands: list[Any], probes: list[Any]) -> Outcome:
         return run(plans[0], (), operands, probes)
 
@@ -122,4 +139,10 @@ def _run_remat(eqn: Any, values: list[Any], plans: Sequence[Plan], taps: list[li
     return results, [records]
 
 
-_RUN = {"scan": _run_scan, "cond": _run_cond, "remat2": _run_remat, "remat": _run_remat, "checkpoint": _run_remat}
+_RUN = {
+    "scan": _run_scan,
+    "cond": _run_cond,
+    "remat2": _run_remat,
+    "remat": _run_remat,
+    "checkpoint": _run_remat,
+}

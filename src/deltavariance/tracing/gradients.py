@@ -53,7 +53,15 @@ class Part(eqx.Module):
         n, t, f = range(x.ndim - 3, x.ndim)
         x = jnp.transpose(x, (*range(leading), *stacked, n, *shared, t, f))
         counts = [
-            int(np.prod([length for length, sliced in zip(self.use.lengths, self.use.mapped, strict=True) if sliced == kind]))
+            int(
+                np.prod(
+                    [
+                        length
+                        for length, sliced in zip(self.use.lengths, self.use.mapped, strict=True)
+                        if sliced == kind
+                    ]
+                )
+            )
             for kind in (True, False)
         ]
         n_size, t_size = x.shape[leading + len(stacked)], x.shape[-2]
@@ -112,7 +120,9 @@ class Products(eqx.Module):
         return _home(self.path, self.explicit(), shape, 2)
 
     def cases(self, start: Any, size: int) -> "Products":
-        return Products(tuple(part.cases(start, size) for part in self.parts), self.path, self.frame, self.pairs)
+        return Products(
+            tuple(part.cases(start, size) for part in self.parts), self.path, self.frame, self.pairs
+        )
 
     def component(self, k: Any) -> "Products":
         return Products(tuple(part.component(k) for part in self.parts), self.path, self.frame, self.pairs)
@@ -226,7 +236,11 @@ def _home(path: Path, value: Array, shape: Sequence[int], leading: int) -> Array
 
 
 def join(
-    uses: Sequence[Use], recorded: Sequence[Array], cotangents: Sequence[Array], plain: dict[int, Array], layout: Layout
+    uses: Sequence[Use],
+    recorded: Sequence[Array],
+    cotangents: Sequence[Array],
+    plain: dict[int, Array],
+    layout: Layout,
 ) -> tuple[tuple[Form, ...], ...]:
     """Sort the uses of each leaf into forms; products by the same path become one."""
     leaves: list[tuple[Form, ...]] = []
@@ -248,9 +262,13 @@ def join(
                 rows.setdefault(use.path.key, []).append(_rows(use, recorded[use.recorded], g))
             else:
                 assert use.recorded is not None
-                products.setdefault((use.path.key, use.frame), []).append(Part(recorded[use.recorded], g, use))
+                products.setdefault((use.path.key, use.frame), []).append(
+                    Part(recorded[use.recorded], g, use)
+                )
         forms: list[Form] = [
-            Products(tuple(parts), parts[0].use.path, _frame(parts[0].use), sum(_pairs(part) for part in parts))
+            Products(
+                tuple(parts), parts[0].use.path, _frame(parts[0].use), sum(_pairs(part) for part in parts)
+            )
             for parts in products.values()
         ]
         forms += [

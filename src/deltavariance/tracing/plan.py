@@ -18,7 +18,22 @@ from deltavariance.tracing.views import Path, View, follow
 
 # Zero derivative everywhere: an operand that only reaches the result through these has no gradient.
 _FLAT = frozenset(
-    {"stop_gradient", "sign", "floor", "ceil", "round", "is_finite", "eq", "ne", "lt", "le", "gt", "ge", "argmax", "argmin"}
+    {
+        "stop_gradient",
+        "sign",
+        "floor",
+        "ceil",
+        "round",
+        "is_finite",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "argmax",
+        "argmin",
+    }
 )
 _INLINE = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr"}
 
@@ -91,7 +106,9 @@ def _plan(
     live = _live(jaxpr, wanted)
     reads = _count_reads(jaxpr)
     views: dict[Var, View] = {
-        var: view for var, view in zip(jaxpr.invars, arguments, strict=True) if view is not None and var in live
+        var: view
+        for var, view in zip(jaxpr.invars, arguments, strict=True)
+        if view is not None and var in live
     }
     products: dict[Var, int] = {}
     for number, eqn in enumerate(jaxpr.eqns):
@@ -107,7 +124,9 @@ def _plan(
             pass
         elif name in _NESTED or name in _INLINE:
             results = _nested(plan, number, eqn, seen, [var in live for var in eqn.outvars], lengths)
-            views.update({var: view for var, view in zip(eqn.outvars, results, strict=True) if view is not None})
+            views.update(
+                {var: view for var, view in zip(eqn.outvars, results, strict=True) if view is not None}
+            )
         else:
             plan.plain |= _leaves(seen, f"used by `{name}`")
     results = [None if isinstance(var, Literal) else views.get(var) for var in jaxpr.outvars]
@@ -159,7 +178,13 @@ def _bias(
     position = 0 if seen[1] is None else 1
     view, product = seen[position], eqn.invars[1 - position]
     same = eqn.invars[position].aval.shape == eqn.outvars[0].aval.shape == product.aval.shape
-    if view is None or isinstance(product, Literal) or product not in products or reads[product] != 1 or not same:
+    if (
+        view is None
+        or isinstance(product, Literal)
+        or product not in products
+        or reads[product] != 1
+        or not same
+    ):
         return False
     shape = tuple(eqn.outvars[0].aval.shape)
     plan.uses.append(Use(view.leaf, products[product], None, None, view.path, shape, view.mapped, lengths))
@@ -187,7 +212,9 @@ def _nested(
     return results
 
 
-def _append(plan: Plan, inners: Sequence[Plan], length: int | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _append(
+    plan: Plan, inners: Sequence[Plan], length: int | None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Renumber the inner plans' taps, records and uses into the outer plan; `length` is a scan's leading axis."""
     first_taps, first_records = [], []
     for inner in inners:
@@ -283,7 +310,9 @@ def drop_dead_code(jaxpr: Jaxpr) -> Jaxpr:
 def _live(jaxpr: Jaxpr, wanted: Sequence[bool]) -> set[Var]:
     """The variables through which a change could reach a wanted result."""
     live = {
-        var for var, want in zip(jaxpr.outvars, wanted, strict=True) if want and not isinstance(var, Literal) and _real(var)
+        var
+        for var, want in zip(jaxpr.outvars, wanted, strict=True)
+        if want and not isinstance(var, Literal) and _real(var)
     }
     for eqn in reversed(jaxpr.eqns):
         if eqn.primitive.name not in _FLAT and any(var in live for var in eqn.outvars):

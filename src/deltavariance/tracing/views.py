@@ -99,7 +99,17 @@ class View:
 
 # Primitives that only move elements: applied to a view they give a view.
 _MOVES = frozenset(
-    {"reshape", "transpose", "squeeze", "expand_dims", "slice", "rev", "copy", "copy_p", "optimization_barrier"}
+    {
+        "reshape",
+        "transpose",
+        "squeeze",
+        "expand_dims",
+        "slice",
+        "rev",
+        "copy",
+        "copy_p",
+        "optimization_barrier",
+    }
 )
 
 

@@ -30,11 +30,16 @@ class Convolution(Rule):
     def inputs(self, recorded: jax.Array) -> jax.Array:
         batch, channel, *space = self.x_spec
         x = jnp.transpose(recorded, (batch, *space, channel))
-        edges = [(low, high, dilation - 1) for (low, high), dilation in zip(self.padding, self.x_dilation, strict=True)]
+        edges = [
+            (low, high, dilation - 1)
+            for (low, high), dilation in zip(self.padding, self.x_dilation, strict=True)
+        ]
         x = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *edges, (0, 0, 0)])
         # One strided slice for each tap of the kernel: XLA on a CPU is far quicker at this than at the convolution
         # with an identity kernel that `conv_general_dilated_patches` makes.
-        patches = jnp.stack([self._shifted(x, offset) for offset in itertools.product(*map(range, self.kernel))], axis=-2)
+        patches = jnp.stack(
+            [self._shifted(x, offset) for offset in itertools.product(*map(range, self.kernel))], axis=-2
+        )
         images, channels = x.shape[0], x.shape[-1]
         per_group = channels // self.groups
         pixels = images * math.prod(self.out_shape)

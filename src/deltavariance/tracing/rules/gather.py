@@ -47,7 +47,8 @@ def match(eqn: Any, position: int, view: View) -> Match | None:
     table, indices, y = eqn.invars[0].aval, eqn.invars[1].aval, eqn.outvars[0].aval
     indexed = tuple(numbers.start_index_map)
     whole = all(
-        size == (1 if axis in indexed else table.shape[axis]) for axis, size in enumerate(eqn.params["slice_sizes"])
+        size == (1 if axis in indexed else table.shape[axis])
+        for axis, size in enumerate(eqn.params["slice_sizes"])
     )
     plain_rows = (
         position == 0
