@@ -153,7 +153,8 @@ def gaussian_log_likelihood(
     - `scale`, a standard deviation in the units of y: a number; an array that broadcasts to the output's
       shape; a matrix `[k, k]` that does not, taken for a root R of the covariance, `C = R Rᵀ` (a Cholesky
       factor, say; `diag(s)` means the same as `s`, and a symmetric matrix is refused as ambiguous); a
-      function `scale(x)` or `scale(params, x)` that returns one of these, when the noise depends on the inputs; or the result of `dv.estimate_noise(f, params, data)`;
+      function `scale(x)` or `scale(params, x)` that returns one of these, when the noise depends on the
+      inputs; or the result of `dv.estimate_noise(f, params, data)`;
     - `covariance`, the matrix C `[k, k]` itself, or a `dv.LowRankCovariance(diagonal, factor)`.
 
     With correlated outputs an independent Gaussian counts the same evidence several times: tr F then exceeds
