@@ -144,4 +144,5 @@ def to_weather(output: xr.Dataset) -> xr.Dataset:
         name: (dims, array.transpose("time", "lat", "lon").values.astype(np.float32), {"units": UNITS[name]})
         for name, array in fields.items()
     }
+    data["geopotential_mid"][2]["level"] = f"sigma {MIDDLE_SIGMA}"
     return xr.Dataset(data, coords=coords)

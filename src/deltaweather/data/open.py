@@ -66,7 +66,8 @@ def open_dataset(
     **Arguments**
 
     - `path`: a file, a pattern of files, a Zarr store, any fsspec address, or an `xarray.Dataset`.
-    - `variables`: WeatherBench 2 names; default all that lie on (time, latitude, longitude).
+    - `variables`: WeatherBench 2 names, in the order the channels shall have; default all that lie on
+      (time, latitude, longitude), in a fixed order.
       `PAPER_VARIABLES` are the paper's eleven.
     - `levels`: pressure levels of the variables that have them; default all.
     - `years`: first and last calendar year to keep, None for an open end.
@@ -189,6 +190,8 @@ def _channels(
             <= {"time", "level", "latitude", "longitude"}
             and np.issubdtype(ds[v].dtype, np.number)
         ]
+        order = {known: k for k, known in enumerate(KNOWN)}  # stores list them in orders of their own
+        variables = sorted(variables, key=lambda v: (order.get(v, len(order)), v))
     if len(variables) == 0:
         raise ValueError(
             f"{name!r} has no variable on (time, latitude, longitude); it holds {', '.join(map(str, ds))}."

@@ -26,7 +26,7 @@ class Variable:
 _CELSIUS = ("degrees Celsius: add 273.15",)
 _TEMPERATURE = Variable("K", 150.0, 350.0, 180.0, 330.0, _CELSIUS)
 _WIND = Variable("m s**-1", -200.0, 200.0, -100.0, 100.0)
-_PRESSURE = Variable("Pa", 30_000.0, 112_000.0, 40_000.0, 108_000.0, ("hPa: multiply by 100",))
+_PRESSURE = Variable("Pa", 30_000.0, 120_000.0, 40_000.0, 108_000.0, ("hPa: multiply by 100",))
 _ENERGY = Variable("J m**-2", -1e8, 1e8, -5e7, 5e7)
 
 
@@ -58,7 +58,7 @@ KNOWN: dict[str, Variable] = {
     "relative_humidity": Variable("1 or %", -5.0, 200.0, -1.0, 130.0),
     "surface_pressure": _PRESSURE,
     "mean_sea_level_pressure": Variable(
-        "Pa", 80_000.0, 112_000.0, 95_000.0, 106_000.0, ("hPa: multiply by 100",)
+        "Pa", 80_000.0, 120_000.0, 95_000.0, 106_000.0, ("hPa: multiply by 100",)
     ),
     "total_cloud_cover": Variable("1", -0.01, 1.01, 0.0, 1.0, ("%: divide by 100",)),
     "surface_solar_radiation_downwards_6hr": _ENERGY,
