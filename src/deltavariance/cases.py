@@ -82,6 +82,8 @@ def is_tree_of_arrays(data: PyTree) -> bool:
     """
     if isinstance(data, list) and data and not is_array(data[0]):
         return False
+    if not is_array(data) and jtu.default_registry.flatten_one_level(data) is None:
+        return False
     leaves = jax.tree.leaves(data)
     return all(is_array(leaf) for leaf in leaves)
 

@@ -145,15 +145,22 @@ def _pass(
         return largest_batch((ll_arrays, ll), (arrays, frozen), batch, layout, batch_size, memory_budget)
 
     result: Fisher | None = None
+    pieces: Fisher | None = None
+    last = -1
     call = functools.partial(_batch_statistic, ll, frozen)
     for batch in _cases.batches(data, _cases.combined(weights, mask), largest):
-        total, weight, bad = call(
-            ll_arrays, arrays, structure, batch.cases, jnp.asarray(batch.weights, float), layout
-        )
+        total, weight, bad = call(ll_arrays, arrays, structure, batch.cases, jnp.asarray(batch.weights, float), layout)
         raise_if_bad(bad, batch)
         mean = jax.tree.map(lambda s, w=weight: s / jnp.where(w > 0, w, 1), total)
-        one = Fisher(structure, mean, weight, weight, layout, jnp.ones(()), decay)
-        result = one if result is None else _follow(result, one)
+        one = Fisher(structure, mean, weight, weight, layout, jnp.ones(()), None)
+        if batch.number == last and pieces is not None:
+            # A batch that was cut to fit in memory is one batch still, and one step of a moving average.
+            pieces = _follow(pieces, one, batches=pieces.batches)
+        else:
+            result = _after(result, pieces, decay)
+            pieces = one
+        last = batch.number
+    result = _after(result, pieces, decay)
     assert result is not None
     if num_data is not None:
         result = eqx.tree_at(
@@ -162,10 +169,18 @@ def _pass(
     return result
 
 
-def _follow(before: Fisher, after: Fisher) -> Fisher:
+def _after(result: Fisher | None, batch: Fisher | None, decay: float | None) -> Fisher | None:
+    """The result so far with a whole batch counted in."""
+    if batch is None:
+        return result
+    batch = Fisher(batch.structure, batch.mean, batch.weight, batch.num_data, batch.layout, batch.batches, decay)
+    return batch if result is None else _follow(result, batch)
+
+
+def _follow(before: Fisher, after: Fisher, batches: Array | None = None) -> Fisher:
     """`before` with the batches of `after` counted in, summed or by the moving average."""
     total = before.weight + after.weight
-    batches = before.batches + after.batches
+    batches = before.batches + after.batches if batches is None else batches
     if before.decay is None:
         share = after.weight / jnp.where(total > 0, total, 1)
     else:
@@ -201,9 +216,13 @@ def _batch_statistic(
             )
         return value
 
-    gradients = example_gradients(scalar, params.thaw(arrays), batch, where=layout)
-    total = structure.statistic(gradients, weights[None, :])
     real = weights > 0
+    # A row left out may hold anything, and 0·NaN is NaN: a row that counts stands in for it.
+    stand_in = jnp.where(real, jnp.arange(real.shape[0]), jnp.argmax(real))
+    gradients = example_gradients(
+        scalar, params.thaw(arrays), jax.tree.map(lambda leaf: leaf[stand_in], batch), where=layout
+    )
+    total = structure.statistic(gradients, weights[None, :])
 
     def spoilt(leaf: Array) -> Array:
         if not jnp.issubdtype(leaf.dtype, jnp.inexact):
