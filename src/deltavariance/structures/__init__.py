@@ -2,3 +2,5 @@
 
 from deltavariance.structures.base import Structure as Structure
 from deltavariance.structures.diagonal import Diagonal as Diagonal
+from deltavariance.structures.eigen_kronecker import EigenKronecker as EigenKronecker
+from deltavariance.structures.kronecker import Kronecker as Kronecker
