@@ -83,8 +83,9 @@ def _memory(case: Network, gradient: Compiled, ours: dict[str, Compiled], size: 
     rows = []
     for name, one in ours.items():
         note = f"{one.temporary / MEGA:.1f} MB against {gradient.temporary / MEGA:.1f} MB"
+        limit = None if name == "Fisher fit" and case.fisher is None else asked
         rows.append(
-            Row(case.title, f"{name}, temporary memory", one.temporary / gradient.temporary, asked, note)
+            Row(case.title, f"{name}, temporary memory", one.temporary / gradient.temporary, limit, note)
         )
     return rows
 

@@ -5,6 +5,7 @@ gives 25 of a kind. With `RANDOM_PROGRAMS=500` in the environment, 500 new ones.
 """
 
 import os
+from typing import Any
 
 import hypothesis
 import jax
@@ -26,14 +27,19 @@ OPTIONS = {"deadline": None, "database": None, "suppress_health_check": list(Hea
 def agree(program: programs.Program, vector: bool, seed: int) -> None:
     with jax.enable_x64(True):
         u, params, z = programs.made(program, vector=vector, draw=Draw(seed, jnp.float64))
-        expected = reference.example_gradients(u, params, z)
-        assert all(bool(jnp.all(jnp.isfinite(g))) for g in expected)
-        close(list(example_gradients(u, params, z).dense().values()), expected, 1e-10, "gradients")
-
         variances = random_variances(params)
+
+        @jax.jit
+        def everything(params: Any, z: Any) -> Any:
+            found = list(example_gradients(u, params, z).dense().values())
+            variance = dv.variance(u, params, z, dv.as_covariance(params, variances))
+            return reference.example_gradients(u, params, z), found, variance
+
+        expected, found, variance = everything(params, z)
+        assert all(bool(jnp.all(jnp.isfinite(g))) for g in expected)
+        close(found, expected, 1e-10, "gradients")
         diagonal = np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(variances)])
-        truth = rows(expected, 3, (3,) if vector else ()) ** 2 @ diagonal
-        close([dv.variance(u, params, z, dv.as_covariance(params, variances))], [truth], 1e-10, "variance")
+        close([variance], [rows(expected, 3, (3,) if vector else ()) ** 2 @ diagonal], 1e-10, "variance")
 
 
 random_case = hypothesis.given(program=programs.programs(), vector=st.booleans(), seed=st.integers(0, 2**16))

@@ -69,28 +69,38 @@ def rows(gradients: list[jax.Array], n: int, u_shape: tuple[int, ...]) -> np.nda
 
 
 def check(case: zoo.Case, dtype: Any) -> None:
+    """One compilation a case: the library inside `jit`, beside the plain gradients."""
     u, params, z = case.make(KEY, dtype)
-    tolerance = precision(params)
-    expected = reference.example_gradients(u, params, z)
-    found = list(example_gradients(u, params, z).dense().values())
-    close(found, expected, tolerance, "gradients")
-    assert all(np.all(np.isfinite(e)) for e in expected), "the case itself is broken"
-
-    n = len(expected[0])
-    inexact = [leaf for leaf in jax.tree.leaves(params) if reference.uncertain(leaf)]
-    u_shape = expected[0].shape[1 : expected[0].ndim - inexact[0].ndim]
-    G = rows(expected, n, u_shape)
-
+    leaves, tree = jax.tree.flatten(params)
     given = random_variances(params)
     sigma = dv.as_covariance(params, given)
-    values = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(given) if reference.uncertain(leaf)]
-    diagonal = np.concatenate([value.ravel() for value in values])
-    close([dv.variance(u, params, z, sigma)], [G**2 @ diagonal], tolerance, "variance")
 
-    F = dv.fisher(lambda p, case: jnp.sum(u(p, case)), params, z, structure=dv.Diagonal())
+    @jax.jit
+    def everything(inexact: list[Any], z: Any) -> Any:
+        values = iter(inexact)
+        params = tree.unflatten([next(values) if reference.uncertain(leaf) else leaf for leaf in leaves])
+        F = dv.fisher(lambda p, case: jnp.sum(u(p, case)), params, z, structure=dv.Diagonal())
+        return (
+            reference.example_gradients(u, params, z),
+            list(example_gradients(u, params, z).dense().values()),
+            dv.variance(u, params, z, sigma),
+            dv.variance(u, params, z, F.inverse(damping=0.01)),
+        )
+
+    inexact = [leaf for leaf in leaves if reference.uncertain(leaf)]
+    expected, found, variance, with_fisher = everything(inexact, z)
+    assert all(np.all(np.isfinite(e)) for e in expected), "the case itself is broken"
+    tolerance = precision(params)
+    close(found, expected, tolerance, "gradients")
+
+    n = len(expected[0])
+    G = rows(expected, n, expected[0].shape[1 : expected[0].ndim - inexact[0].ndim])
+    values = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(given) if reference.uncertain(leaf)]
+    close([variance], [G**2 @ np.concatenate([value.ravel() for value in values])], tolerance, "variance")
+
     score = G.reshape(n, -1, G.shape[-1]).sum(axis=1)
     damped = n * (np.mean(score**2, axis=0) + 0.01)
-    close([dv.variance(u, params, z, F.inverse(damping=0.01))], [G**2 @ (1 / damped)], tolerance, "Fisher")
+    close([with_fisher], [G**2 @ (1 / damped)], tolerance, "Fisher")
 
 
 @pytest.mark.parametrize("case", zoo.CASES, ids=lambda case: case.name)

@@ -58,7 +58,7 @@ def nested_scan(draw: Draw) -> Made:
 
     def u(p: Any, xs: Any) -> jax.Array:
         def block(h: Any, w: Any) -> tuple[Any, None]:
-            inner = lambda g, x: (jnp.tanh(g @ w + x @ p["v"]), None)  # noqa: E731
+            inner = lambda g, x: (jnp.tanh(g @ w + x @ p["v"]), None)
             return lax.scan(inner, h, xs)[0], None
 
         h = lax.scan(block, xs[0] @ p["v"], p["w"])[0]
@@ -243,7 +243,7 @@ def derivative_inside(draw: Draw) -> Made:
     """u holds a derivative of the network: by reverse mode, by forward mode, and one of each."""
 
     def u(p: Any, x: Any) -> jax.Array:
-        f = lambda y: jnp.sum(jnp.tanh(jnp.tanh(y @ p["w1"] + p["b"]) @ p["w2"]))  # noqa: E731
+        f = lambda y: jnp.sum(jnp.tanh(jnp.tanh(y @ p["w1"] + p["b"]) @ p["w2"]))
         slope = jax.grad(f)(x)
         _, bend = jax.jvp(jax.grad(f), (x,), (slope,))
         return jnp.sum(slope**2) + jnp.trace(jax.jacfwd(jax.grad(f))(x)) + jnp.sum(bend)
@@ -255,7 +255,7 @@ def inner_training_step(draw: Draw) -> Made:
     """A step of gradient descent on the parameters inside u."""
 
     def u(p: Any, z: Any) -> jax.Array:
-        f = lambda q, x: jnp.sum(jnp.tanh(x @ q["w"]) * q["v"])  # noqa: E731
+        f = lambda q, x: jnp.sum(jnp.tanh(x @ q["w"]) * q["v"])
         adapted = jax.tree.map(lambda a, b: a - 0.1 * b, p, jax.grad(f)(p, z[0]))
         return f(adapted, z[1])
 

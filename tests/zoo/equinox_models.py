@@ -122,12 +122,12 @@ def stacked_modules(draw: Draw) -> Made:
     """An ensemble of modules made by filter_vmap, run as layers by scan."""
 
     def build() -> Any:
-        make = lambda key: eqx.nn.Linear(3, 3, dtype=draw.dtype, key=key)  # noqa: E731
+        make = lambda key: eqx.nn.Linear(3, 3, dtype=draw.dtype, key=key)
         return eqx.filter_vmap(make)(jax.random.split(KEY, 3))
 
     def call(stack: Any, x: Any) -> Any:
         arrays, static = eqx.partition(stack, eqx.is_array)
-        step = lambda h, layer: (jnp.tanh(eqx.combine(layer, static)(h)), None)  # noqa: E731
+        step = lambda h, layer: (jnp.tanh(eqx.combine(layer, static)(h)), None)
         return jax.lax.scan(step, x, arrays)[0]
 
     return _made(draw, build, draw(3, 3), call)

@@ -124,7 +124,7 @@ def mamba_like(draw: Draw) -> Made:
     def u(p: Any, xs: Any) -> jax.Array:
         inputs = xs @ p["in"]
         decay = jnp.exp(-jax.nn.softplus(p["log_decay"])) * jnp.ones_like(inputs)
-        join = lambda a, b: (a[0] * b[0], b[0] * a[1] + b[1])  # noqa: E731
+        join = lambda a, b: (a[0] * b[0], b[0] * a[1] + b[1])
         _, states = lax.associative_scan(join, (decay, inputs))
         return jnp.sum(jnp.tanh(states @ p["out"]))
 

@@ -178,11 +178,11 @@ def implicit_functions(draw: Draw) -> Made:
     """A root and a matrix-free solve with their own derivatives, parameters closed over."""
 
     def u(p: Any, x: Any) -> jax.Array:
-        residual = lambda y: y - 0.3 * jnp.tanh(p["w"] @ y) - x  # noqa: E731
-        iterate = lambda f, start: jax.lax.fori_loop(0, 40, lambda _, y: y - f(y), start)  # noqa: E731
-        solve = lambda g, y: jnp.linalg.solve(jax.jacobian(g)(y), y)  # noqa: E731
+        residual = lambda y: y - 0.3 * jnp.tanh(p["w"] @ y) - x
+        iterate = lambda f, start: jax.lax.fori_loop(0, 40, lambda _, y: y - f(y), start)
+        solve = lambda g, y: jnp.linalg.solve(jax.jacobian(g)(y), y)
         y = jax.lax.custom_root(residual, x, iterate, solve)
-        matvec = lambda v: v + 0.2 * (p["w"] @ v)  # noqa: E731
+        matvec = lambda v: v + 0.2 * (p["w"] @ v)
         return jnp.sum(y**2) + jnp.sum(jax.lax.custom_linear_solve(matvec, y, solve, solve))
 
     return u, {"w": draw(3, 3)}, draw(3, 3)
