@@ -1,8 +1,5 @@
 """From physical units to the units a network works in, and back."""
 
-from types import ModuleType
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
@@ -43,7 +40,9 @@ class Normaliser(eqx.Module):
 
     def normalise(self, x: Fields) -> Float[Array, "*n channels"]:
         """`(T(x) - mean) / std`, in JAX."""
-        return jnp.asarray((_transform(x, self.log_scale, jnp) - self.mean) / self.std)
+        is_log = jnp.asarray(self.log_scale) > 0
+        amount = jnp.maximum(jnp.where(is_log, x, 0.0), 0.0) / jnp.where(is_log, self.log_scale, 1.0)
+        return (jnp.where(is_log, jnp.log1p(amount), x) - self.mean) / self.std
 
     def denormalise(self, z: Fields) -> Float[Array, "*n channels"]:
         """The inverse of `normalise`, in JAX."""
@@ -63,11 +62,7 @@ def transform(
     x: Float[np.ndarray, "*n channels"], log_scale: Float[np.ndarray, "channels"]
 ) -> Float[np.ndarray, "*n channels"]:
     """T(x): the identity where `log_scale` is 0, log(1 + max(x, 0)/log_scale) elsewhere."""
-    return np.asarray(_transform(x, log_scale, np))
-
-
-def _transform(x: Any, log_scale: Any, np_like: ModuleType) -> Any:
-    is_log = log_scale > 0
-    safe = np_like.where(is_log, log_scale, 1.0)
-    logged = np_like.log1p(np_like.maximum(np_like.where(is_log, x, 0.0), 0.0) / safe)
-    return np_like.where(is_log, logged, x)
+    y = x.copy()
+    for k in np.flatnonzero(log_scale > 0):  # few of many channels
+        y[..., k] = np.log1p(np.maximum(x[..., k], 0.0) / log_scale[k])
+    return y

@@ -57,7 +57,7 @@ def open_dataset(
     split: Split = "auto",
     step_hours: float | int | None = None,
     memory: int = 2**30,
-    block: int = 64 * 2**20,
+    block: int = 256 * 2**20,
     storage_options: Mapping[str, Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Dataset:

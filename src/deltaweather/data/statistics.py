@@ -28,13 +28,19 @@ class Moments:
 
     def add(self, x: Float32[np.ndarray, "n lat lon channels"], area: Float64[np.ndarray, "lat lon"]) -> None:
         """Take in a block; missing values are left out."""
-        present = np.isfinite(x)
-        weights = np.where(present, area[None, :, :, None], 0.0)
-        weight = weights.sum((0, 1, 2))
-        filled = np.where(present, x, 0.0).astype(np.float64)
-        safe = np.where(weight > 0, weight, 1.0)
-        mean = (weights * filled).sum((0, 1, 2)) / safe
-        squares = (weights * (filled - mean) ** 2).sum((0, 1, 2))
+        n, channels = len(x), x.shape[-1]
+        cells = x.reshape(n, area.size, channels).astype(np.float64)
+        flat = area.reshape(-1)
+        present = np.isfinite(cells)
+        if present.all():  # no masks: several times faster
+            weight = np.full(channels, n * flat.sum())
+            mean = (flat @ cells).sum(0) / weight
+            cells -= mean
+            squares = (flat @ np.square(cells, out=cells)).sum(0)
+        else:
+            weight = (flat @ present).sum(0)
+            mean = (flat @ np.where(present, cells, 0.0)).sum(0) / np.where(weight > 0, weight, 1.0)
+            squares = (flat @ np.where(present, (cells - mean) ** 2, 0.0)).sum(0)
         total = self.weight + weight
         safe_total = np.where(total > 0, total, 1.0)
         shift = mean - self.mean
@@ -76,7 +82,7 @@ def scan(
     log_scale: Float32[np.ndarray, "channels"],
     train: tuple[int, int],
     *,
-    budget_bytes: int = 64 * 2**20,
+    budget_bytes: int = 256 * 2**20,
     keep: Callable[[np.ndarray, np.ndarray], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Scan:
