@@ -295,3 +295,24 @@ def test_a_regression_trained_by_adam_has_the_variance_of_its_estimator():
     sigma = fisher_from_adam(state, num_data=num_data, batch_size=BATCH).inverse(damping=0.0)
     classical = noise**2 * np.diag(np.linalg.inv(x.T @ x))
     np.testing.assert_allclose(jax.tree.leaves(sigma)[0], classical, rtol=0.15)
+
+
+def test_the_optimiser_of_a_flax_nnx_model():
+    nnx = pytest.importorskip("flax.nnx")
+    model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+    optimiser = nnx.Optimizer(model, optax.adamw(1e-3), wrt=nnx.Param)
+    optimiser.update(model, jax.tree.map(jnp.ones_like, nnx.state(model, nnx.Param)))
+    params = nnx.state(model, nnx.Param)
+    fisher = fisher_from_adam(optimiser.opt_state, num_data=10, batch_size=BATCH)
+    fisher.layout.check(params)
+    np.testing.assert_allclose(fisher.diagonal(), BATCH, rtol=1e-5)
+
+
+def test_a_batch_of_states_goes_through_vmap():
+    optimiser = optax.adam(1e-3)
+    start = {"w": jnp.zeros(3)}
+    states = jax.vmap(lambda g: optimiser.update({"w": g}, optimiser.init(start), start)[1])(jnp.ones((5, 3)))
+    found = jax.vmap(lambda state: second_moments_from_adam(state, batch_size=BATCH))(states)
+    np.testing.assert_allclose(found["w"], BATCH * np.ones((5, 3)), rtol=1e-5)
+    with pytest.raises(ValueError, match=r"jax\.vmap"):
+        second_moments_from_adam(states, batch_size=BATCH)
