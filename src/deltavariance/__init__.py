@@ -12,6 +12,8 @@ from deltavariance.curvature import fisher as fisher
 from deltavariance.curvature.adam import fisher_from_adam as fisher_from_adam
 from deltavariance.explain import explain as explain
 from deltavariance.fit import fit as fit
+from deltavariance.likelihood import LowRankCovariance as LowRankCovariance
+from deltavariance.likelihood import NoiseEstimate as NoiseEstimate
 from deltavariance.likelihood import bernoulli_log_likelihood as bernoulli_log_likelihood
 from deltavariance.likelihood import categorical_log_likelihood as categorical_log_likelihood
 from deltavariance.likelihood import distribution_log_likelihood as distribution_log_likelihood

@@ -241,7 +241,8 @@ def _batch_statistic(
 def raise_if_bad(bad: Any, batch: "_cases.Batch") -> None:
     """Say which batch and which leaf held NaN or infinity; inside a trace nothing can be said."""
     flags, value, statistic = bad
-    if any(isinstance(flag, jax.core.Tracer) for flag in jax.tree.leaves(bad)):
+    if any(isinstance(flag, jax.core.Tracer) for flag in jax.tree.leaves(bad)) or not (value or statistic):
+        # A likelihood may know what to do with a gap: NaN in the data matters where it reaches the score.
         return
     spoilt = [
         jtu.keystr(path, simple=True, separator="/") or "data"
@@ -251,15 +252,12 @@ def raise_if_bad(bad: Any, batch: "_cases.Batch") -> None:
     where = f"Batch {batch.number} of the data"
     if spoilt:
         raise ValueError(
-            f"{where} holds NaN or infinity in {', '.join(map(repr, spoilt))}. Leave those examples out with `mask=`, or"
-            " mend the data."
+            f"{where} holds NaN or infinity in {', '.join(map(repr, spoilt))}. Leave those examples out with `mask=`,"
+            " or mend the data."
         )
     if bool(value):
-        raise ValueError(
-            f"{where} is finite, and its log-likelihood is not: check the parameters and the density."
-        )
-    if bool(statistic):
-        raise ValueError(
-            f"{where} and its log-likelihood are finite, and the score is not: a gradient of the log-likelihood is NaN"
-            " or infinite (a square root or logarithm at zero, a division by zero)."
-        )
+        raise ValueError(f"{where} is finite, and its log-likelihood is not: check the parameters and the density.")
+    raise ValueError(
+        f"{where} and its log-likelihood are finite, and the score is not: a gradient of the log-likelihood is NaN"
+        " or infinite (a square root or logarithm at zero, a division by zero)."
+    )
