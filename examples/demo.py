@@ -138,7 +138,6 @@ STYLES = {
     "ensemble": ("#E69F00", "s"),
     "diagonal": ("#56B4E9", "^"),
     "EKFAC": ("#0072B2", "v"),
-    "sandwich": ("#D55E00", "o"),
 }
 
 
@@ -224,12 +223,7 @@ def main() -> None:
         F = dv.fisher(log_likelihood, network, data, structure=dv.EigenKronecker())
         return F.inverse(damping=damping)
 
-    def fit_sandwich():
-        F = dv.fisher(log_likelihood, network, data, structure=dv.Dense())
-        G = dv.gauss_newton(log_likelihood, network, data, structure=dv.Dense())
-        return dv.sandwich(G, F, damping=damping)
-
-    fits = {"diagonal": fit_diagonal, "EKFAC": fit_ekfac, "sandwich": fit_sandwich}
+    fits = {"diagonal": fit_diagonal, "EKFAC": fit_ekfac}
     sigmas = {name: fit() for name, fit in fits.items()}
 
     def of_each(networks: eqx.nn.MLP, u: Callable, z: Array) -> Array:
@@ -249,15 +243,15 @@ def main() -> None:
     inference = seconds({"base": rollouts} | answers, rounds=15)
 
     table = Table(title=f"Angle after {STEPS} steps of the learned model, {len(starts)} starts")
+    table.add_column("", no_wrap=True)
     for column in (
-        "",
-        "median std",
-        "predicted / actual variance",
-        "rank correlation",
-        "training cost",
-        "answer cost",
+        "median\nstd",
+        "predicted /\nactual var.",
+        "rank\ncorr.",
+        "training\ncost",
+        "answer\ncost",
     ):
-        table.add_column(column, justify="right" if column else "left")
+        table.add_column(column, justify="right", no_wrap=True)
     table.add_row(f"truth, {REFITS} refits", f"{float(jnp.median(jnp.sqrt(actual))):.4f}", "1", "1", "", "")
     for name, variance in variances.items():
         table.add_row(
@@ -276,7 +270,7 @@ def main() -> None:
 
     one = starts[jnp.argsort(actual)[len(starts) * 9 // 10]][None]  # an uncertain start, not the worst
     shown = {"ensemble": jnp.var(of_each(ensemble, trajectory, one), axis=0, ddof=1)[0]}
-    shown["sandwich"] = dv.variance(trajectory, network, one, sigmas["sandwich"])[0]
+    shown["EKFAC"] = dv.variance(trajectory, network, one, sigmas["EKFAC"])[0]
     draw(
         OUT / "demo.png",
         jnp.sqrt(actual),

@@ -5,6 +5,7 @@ A navigation entry that ends in "/" becomes all pages of that folder, sorted by 
 documented as soon as the package exports it.
 """
 
+import ast
 import importlib
 import inspect
 from pathlib import Path
@@ -18,11 +19,15 @@ PACKAGE = "deltavariance"
 # Where a name is defined decides its topic; the order here is the order of the pages.
 TOPICS = {
     "variance": "The number: variance, covariance, per-block parts",
-    "posterior": "One object: fit, save, load, report",
+    "fit": "The short way: fit",
+    "posterior": "The fitted object: ask, save, load",
+    "report": "The report",
     "curvature": "Curvature: what the data say about the parameters",
-    "covariance": "Covariances and their structures",
-    "likelihood": "Likelihoods and the noise scale",
-    "tracing": "Gradients of single cases",
+    "covariance": "Covariances",
+    "structures": "Structures",
+    "likelihood": "Likelihoods",
+    "noise": "The noise scale",
+    "explain": "How gradients are kept",
 }
 OTHER = "Everything else"
 
@@ -32,14 +37,20 @@ def _topic(value: object) -> str:
     module = inspect.getmodule(value)
     parts = module.__name__.split(".") if module else []
     room = parts[1] if len(parts) > 1 else ""
-    for stem, title in TOPICS.items():
-        if room.startswith(stem.rstrip("s")):
-            return title
-    return OTHER
+    return TOPICS.get(room, OTHER)
 
 
 def _public(module: ModuleType) -> list[str]:
-    return sorted(name for name in getattr(module, "__all__", vars(module)) if not name.startswith("_"))
+    """What a module exports: its `__all__`, or else its own definitions and `import x as x`."""
+    if hasattr(module, "__all__"):
+        return sorted(module.__all__)
+    names: list[str] = []
+    for node in ast.parse(inspect.getsource(module)).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.append(node.name)
+        elif isinstance(node, ast.ImportFrom):
+            names.extend(alias.name for alias in node.names if alias.asname == alias.name)
+    return sorted(name for name in names if not name.startswith("_"))
 
 
 def _entry(path: str) -> str:
@@ -54,9 +65,8 @@ def reference_pages() -> dict[str, str]:
     for name in _public(package):
         value = getattr(package, name)
         if not isinstance(value, ModuleType):
-            if getattr(value, "__doc__", None) and inspect.getmodule(value) is not None:
-                by_topic[_topic(value)].append(name)
-        elif value.__name__.startswith(f"{PACKAGE}."):
+            by_topic[_topic(value)].append(name)
+        else:
             members = [m for m in _public(value) if not isinstance(getattr(value, m), ModuleType)]
             head = inspect.getdoc(value) or ""
             body = "\n".join(_entry(f"{PACKAGE}.{name}.{member}") for member in members)
@@ -64,7 +74,7 @@ def reference_pages() -> dict[str, str]:
     for number, (title, names) in enumerate(by_topic.items()):
         if names:
             body = "\n".join(_entry(f"{PACKAGE}.{name}") for name in names)
-            pages[f"reference/{number}.md"] = f"# {title}\n\n{body}"
+            pages[f"reference/{number:02d}.md"] = f"# {title}\n\n{body}"
     return pages
 
 
