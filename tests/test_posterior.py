@@ -40,7 +40,9 @@ class TestReport:
         exact = float(jnp.sum(data[0] ** 2)) / 800 / 0.1**2
         assert abs(report.trace_hessian / exact - 1) < 0.15
 
-    @pytest.mark.parametrize(("scale", "words"), [(1.0, "noise that is too large"), (0.01, "noise that is too small")])
+    @pytest.mark.parametrize(
+        ("scale", "words"), [(1.0, "noise that is too large"), (0.01, "noise that is too small")]
+    )
     def test_a_wrong_noise_scale_is_noticed(self, regression: Any, scale: float, words: str) -> None:
         params, data = regression
         report = dv.fit(dv.gaussian_log_likelihood(line, scale=scale), params, data).report()
@@ -133,9 +135,11 @@ class TestFile:
         np.testing.assert_array_equal(again.params["w"], params["w"])
         assert again.report() == post.report()
 
-    @pytest.mark.parametrize("value", [0.3, {"w": jnp.arange(1.0, 4.0)}, jnp.diag(jnp.arange(1.0, 4.0)) + 0.1])
+    @pytest.mark.parametrize(
+        "value", [0.3, {"w": jnp.arange(1.0, 4.0)}, jnp.diag(jnp.arange(1.0, 4.0)) + 0.1]
+    )
     def test_given_covariances(self, regression: Any, tmp_path: Path, value: Any) -> None:
-        params, data = regression
+        params, _ = regression
         sigma = dv.as_covariance(params, value)
         dv.Posterior(params, sigma).save(tmp_path / "p.safetensors")
         again = dv.load(tmp_path / "p.safetensors", params)

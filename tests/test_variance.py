@@ -40,7 +40,9 @@ def dense_rows(u: Any, params: Any, z: Any) -> np.ndarray:
     rows = []
     for case in z:
         leaves = jacobian({name: params[name] for name in names}, case)
-        rows.append(np.concatenate([np.reshape(leaves[name], (-1, params[name].size)) for name in names], axis=1))
+        rows.append(
+            np.concatenate([np.reshape(leaves[name], (-1, params[name].size)) for name in names], axis=1)
+        )
     return np.stack(rows)
 
 
@@ -97,7 +99,9 @@ def test_image_shaped_quantities_and_their_components(params: Any, z: Any) -> No
 def test_batches_change_nothing(params: Any, z: Any, batch_size: int) -> None:
     sigma = dv.as_covariance(params, 0.5)
     whole = dv.variance(network, params, z, sigma)
-    np.testing.assert_allclose(dv.variance(network, params, z, sigma, batch_size=batch_size), whole, rtol=1e-12)
+    np.testing.assert_allclose(
+        dv.variance(network, params, z, sigma, batch_size=batch_size), whole, rtol=1e-12
+    )
     traced = jax.jit(lambda p, z: dv.variance(network, {**params, **p}, z, sigma, batch_size=batch_size))
     arrays = {name: params[name] for name in ("b", "v", "w")}
     np.testing.assert_allclose(traced(arrays, z), whole, rtol=1e-12)
@@ -113,7 +117,9 @@ def test_inside_jit_grad_and_vmap(params: Any, z: Any) -> None:
     arrays = {name: params[name] for name in ("b", "v", "w")}
     sigma = dv.as_covariance(arrays, {"b": 0.1, "v": 0.2, "w": 0.3})
     whole = dv.variance(network, arrays, z, sigma)
-    np.testing.assert_allclose(jax.jit(lambda p, z, s: dv.variance(network, p, z, s))(arrays, z, sigma), whole)
+    np.testing.assert_allclose(
+        jax.jit(lambda p, z, s: dv.variance(network, p, z, s))(arrays, z, sigma), whole
+    )
     one_by_one = jax.vmap(lambda case: dv.variance(network, arrays, case[None], sigma)[0])(z)
     np.testing.assert_allclose(one_by_one, whole, rtol=1e-12)
     # dv/dσ_p² = Δ_p², and the derivative by the parameters agrees with finite differences.
@@ -177,7 +183,10 @@ class TestErrors:
     def test_finite_with_an_infinite_gradient(self, params: Any) -> None:
         with pytest.raises(ValueError, match="u is finite and its gradient or variance is not"):
             dv.variance(
-                lambda p, x: jnp.sqrt(jnp.sum(x * p["w"][:, 0])), params, jnp.zeros((2, 3)), dv.as_covariance(params, 1.0)
+                lambda p, x: jnp.sqrt(jnp.sum(x * p["w"][:, 0])),
+                params,
+                jnp.zeros((2, 3)),
+                dv.as_covariance(params, 1.0),
             )
 
     def test_no_parameter_in_it(self, params: Any, z: Any) -> None:
@@ -197,7 +206,7 @@ class TestErrors:
             dv.as_covariance({"a": jnp.zeros(3, complex)}, 1.0)
 
     def test_unequal_axes(self, params: Any, z: Any) -> None:
-        with pytest.raises(ValueError, match="different lengths: {'x': 7, 'y': 3}"):
+        with pytest.raises(ValueError, match=r"different lengths: \{'x': 7, 'y': 3\}"):
             dv.variance(network, params, {"x": z, "y": z[:3]}, dv.as_covariance(params, 1.0))
 
     def test_no_axis_and_no_case(self, params: Any, z: Any) -> None:
@@ -208,11 +217,13 @@ class TestErrors:
 
     def test_sigma_of_another_model(self, params: Any, z: Any) -> None:
         other = dv.as_covariance({**params, "v": jnp.zeros((4, 5))}, 1.0)
-        with pytest.raises(ValueError, match=r"expects parameter 'v' with shape \(4, 5\), which has shape \(4, 2\)"):
+        with pytest.raises(
+            ValueError, match=r"expects parameter 'v' with shape \(4, 5\), which has shape \(4, 2\)"
+        ):
             dv.variance(network, params, z, other)
 
     def test_a_batch_that_cannot_fit(self, params: Any, z: Any) -> None:
-        with pytest.raises(MemoryError, match="bytes .* a case.* would fit"):
+        with pytest.raises(MemoryError, match=r"bytes .* a case.* would fit"):
             dv.variance(network, params, z, dv.as_covariance(params, 1.0), batch_size=10**12)
 
     def test_an_indefinite_matrix(self, x64: None) -> None:

@@ -110,7 +110,7 @@ def batches(data: PyTree, weights: Any, largest: Any, *, what: str = "data") -> 
     beside = None if weights is None else iter(weights)
     size = 0
     number = -1
-    for number, batch in enumerate(data):  # noqa: B007
+    for number, batch in enumerate(data):
         total = count(batch, f"{what}, batch {number}")
         given = None if beside is None else as_weights(next(beside), total)
         size = max(size, min(total, largest(batch)))

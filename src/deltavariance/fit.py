@@ -31,8 +31,9 @@ def fit(
 ) -> Posterior:
     """A sensible Σ for `params`, which were trained on `data`, with a report on whether to trust it.
 
-    Σ is the inverse empirical Fisher information over N, in a structure chosen by size where none is given. `report()`
-    of the result says what was chosen and why, tr F / tr H, how far training has converged, and warns in words.
+    Σ is the inverse empirical Fisher information over N, in a structure chosen by size where none is given.
+    `report()` of the result says what was chosen and why, tr F / tr H, how far training has converged, and warns in
+    words.
 
     Cost: the Fisher information (one gradient over the data for each pass), one more gradient, and `probes`
     Hessian-vector products. `data` is read several times, so an iterator that can be read only once is refused.
@@ -48,8 +49,8 @@ def fit(
     layout = where if isinstance(where, Layout) else Layout.of(params, where)
     if iter_once(data):
         raise ValueError(
-            "`fit` reads the data several times, and the iterator given can be read only once. Give arrays, or an object"
-            " whose `__iter__` starts afresh (a list of batches, a data loader)."
+            "`fit` reads the data several times, and the iterator given can be read only once. Give arrays, or an"
+            " object whose `__iter__` starts afresh (a list of batches, a data loader)."
         )
     chosen, reason = (structure, "as asked for") if structure is not None else choose(layout)
     options = {"weights": weights, "mask": mask, "batch_size": batch_size, "memory_budget": memory_budget}

@@ -102,9 +102,9 @@ def largest_batch(
     memory = physical_memory()
     if memory is not None and needed > memory:
         raise MemoryError(
-            f"One case needs about {needed:,} bytes and the machine has {memory:,}. Parameters with a plain gradient cost"
-            " the most: `dv.explain(u, params, z)` lists them. Narrow them with `where=`, split u into fewer components,"
-            " or use `jax.checkpoint` inside u."
+            f"One case needs about {needed:,} bytes and the machine has {memory:,}. Parameters with a plain gradient"
+            " cost the most: `dv.explain(u, params, z)` lists them. Narrow them with `where=`, split u into"
+            " fewer components, or use `jax.checkpoint` inside u."
         )
     if batch_size is None:
         return max(1, (DEFAULT_BUDGET if budget is None else budget) // max(1, needed))

@@ -81,7 +81,7 @@ def make_report(
     alive = diagonal > 0
     squares = jnp.where(alive, gradient**2 / jnp.where(alive, diagonal, 1) * fisher.num_data, 0)
     spread = jnp.sqrt(jnp.sum(squares) / jnp.maximum(jnp.sum(alive), 1))
-    numbers = {
+    numbers: dict[str, Any] = {
         "num_data": float(fisher.num_data),
         "trace_fisher": float(jnp.sum(diagonal)),
         "trace_hessian": float(trace),
@@ -104,31 +104,31 @@ def _warnings(numbers: dict[str, Any], size: int) -> list[str]:
     fisher, hessian, error = numbers["trace_fisher"], numbers["trace_hessian"], numbers["trace_hessian_error"]
     if hessian <= 2 * error:
         found.append(
-            f"tr H is {hessian:.3g}, not safely positive: the parameters are not at a minimum of the negative"
-            " log-likelihood, so no Σ that inverts H means much. Train on, or use the Fisher information."
+            f"tr H is {hessian:.3g}, not safely positive: the parameters are not at a minimum of the"
+            " negative log-likelihood, so no Σ that inverts H means much. Train on, or use the Fisher information."
         )
     elif fisher > RATIO_LIMIT * hessian:
         found.append(
-            f"tr F is {fisher / hessian:.3g} times tr H. The log-likelihood claims a noise that is too small (or outputs"
-            " are correlated, or scores are those of a sum): estimate the noise with `dv.estimate_noise`. As it stands, F⁻¹"
-            " and H⁻¹ give variances that are too small; the sandwich does not depend on the noise scale."
+            f"tr F is {fisher / hessian:.3g} times tr H. The log-likelihood claims a noise that is too small (or"
+            " outputs are correlated, or scores are those of a sum): estimate the noise with `dv.estimate_noise`. As it"
+            " stands, F⁻¹ and H⁻¹ give variances that are too small; the sandwich does not depend on the noise scale."
         )
     elif hessian > RATIO_LIMIT * fisher:
         found.append(
-            f"tr H is {hessian / max(fisher, 1e-300):.3g} times tr F. The log-likelihood claims a noise that is too large (a"
-            " loss without its 1/σ², say), or the network has fitted its training data all but exactly: estimate the"
+            f"tr H is {hessian / max(fisher, 1e-300):.3g} times tr F. The log-likelihood claims a noise that is too"
+            " large (a loss without its 1/σ², say), or the network has fitted its training data all but exactly: estimate the"
             " noise with `dv.estimate_noise`, on held-out data in the second case."
         )
     if numbers["gradient_over_spread"] > CONVERGENCE_LIMIT:
         found.append(
-            f"The mean gradient is {numbers['gradient_over_spread']:.3g} times its standard error: training has not"
-            " converged on this log-likelihood (or a strong regulariser pulls), and the formula speaks of converged"
+            f"The mean gradient is {numbers['gradient_over_spread']:.3g} times its standard error: training has"
+            " not converged on this log-likelihood (or a strong regulariser pulls), and the formula speaks of converged"
             " parameters."
         )
     if numbers["dead"]:
         found.append(
-            f"{numbers['dead']:,} of {size:,} parameters have no score on any example (dead units, unused leaves). Their"
-            " variance is set by damping or the prior alone, and a quantity that depends on them inherits it."
+            f"{numbers['dead']:,} of {size:,} parameters have no score on any example (dead units, unused leaves)."
+            " Their variance is set by damping or the prior alone, and a quantity that depends on them inherits it."
         )
     return found
 

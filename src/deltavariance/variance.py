@@ -239,7 +239,8 @@ def _raise_unless_finite(
         else "u is finite and its gradient or variance is not"
     )
     raise ValueError(
-        f"{len(bad)} of {len(finite)} cases gave NaN or infinity, the first at index {int(bad[0])}: {what} there. Typical"
-        " causes are a square root or logarithm at zero and a division by zero (`jnp.where` around them does not help the"
-        " gradient: mask the argument too), or non-finite parameters. `check=False` returns the numbers as they are."
+        f"{len(bad)} of {len(finite)} cases gave NaN or infinity, the first at index {int(bad[0])}: {what} there."
+        " Typical causes are a square root or logarithm at zero and a division by zero (`jnp.where` around them does"
+        " not help the gradient: mask the argument too), or non-finite parameters. `check=False` returns the numbers"
+        " as they are."
     )

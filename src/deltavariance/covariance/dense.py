@@ -29,7 +29,7 @@ class DenseCovariance(Covariance):
             raise ValueError(
                 f"Σ must be positive semi-definite, and the matrix given has the eigenvalue {float(values[0]):.3g}."
             )
-        return DenseCovariance(matrix, vectors * jnp.sqrt(jnp.maximum(values, 0)), layout)
+        return DenseCovariance(matrix=matrix, root=vectors * jnp.sqrt(jnp.maximum(values, 0)), layout=layout)
 
     def block_quadratic(self, gradients: ExampleGradients) -> dict[str, Float[Array, "K B"]]:
         rows = gradients.rows()
@@ -62,4 +62,6 @@ class DenseCovariance(Covariance):
                 for factor, shape in zip(chosen, self.layout.shapes, strict=True)
             ]
         )
-        return DenseCovariance(self.matrix * roots[:, None] * roots, self.root * roots[:, None], self.layout)
+        return DenseCovariance(
+            matrix=self.matrix * roots[:, None] * roots, root=self.root * roots[:, None], layout=self.layout
+        )

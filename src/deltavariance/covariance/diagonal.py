@@ -41,7 +41,5 @@ class DiagonalCovariance(Covariance):
 
     def scale(self, factors: Mapping[str, Any] | Array | float) -> "DiagonalCovariance":
         chosen = block_factors(factors, self.blocks)
-        return DiagonalCovariance(
-            tuple(factor * variance for factor, variance in zip(chosen, self.variances, strict=True)),
-            self.layout,
-        )
+        variances = tuple(factor * variance for factor, variance in zip(chosen, self.variances, strict=True))
+        return DiagonalCovariance(variances=variances, layout=self.layout)

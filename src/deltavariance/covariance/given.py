@@ -27,30 +27,28 @@ def as_covariance(params: PyTree, value: Any, *, where: Where | Layout = None) -
         return value
     leaves = jax.tree.leaves(value)
     if len(leaves) == 1 and jnp.ndim(leaves[0]) == 0:
-        return DiagonalCovariance(
-            tuple(
-                jnp.full(shape, leaves[0], dtype)
-                for shape, dtype in zip(layout.shapes, layout.dtypes, strict=True)
-            ),
-            layout,
-        )
+        found = [
+            jnp.full(shape, leaves[0], dtype)
+            for shape, dtype in zip(layout.shapes, layout.dtypes, strict=True)
+        ]
+        return DiagonalCovariance(variances=tuple(found), layout=layout)
     size = layout.size
     if len(leaves) == 1 and jnp.shape(leaves[0]) == (size, size) and layout.shapes != ((size, size),):
         return DenseCovariance.of(jnp.asarray(leaves[0]), layout)
-    if jax.tree.structure(value) == jax.tree.structure(params):
+    if jax.tree.structure(value) == jax.tree.structure(params):  # type: ignore[operator]
         found = layout.take(value)
     elif len(leaves) == len(layout):
         found = [jnp.asarray(leaf) for leaf in leaves]
     else:
         raise ValueError(
             f"Σ was given as a pytree with {len(leaves)} leaves, and there are {len(layout)} uncertain parameters:"
-            f" {list(layout.names)}. Give one number, a pytree of variances like `params`, or a [{size}, {size}] matrix."
+            f" {list(layout.names)}. Give one number, a pytree of variances like `params`, or a matrix of shape"
+            f" [{size}, {size}]."
         )
     for name, shape, leaf in zip(layout.names, layout.shapes, found, strict=True):
         if leaf.shape not in ((), shape):
             raise ValueError(
                 f"The variances of {name!r} have shape {leaf.shape}, and the parameter has {shape}."
             )
-    return DiagonalCovariance(
-        tuple(jnp.broadcast_to(leaf, shape) for leaf, shape in zip(found, layout.shapes, strict=True)), layout
-    )
+    variances = tuple(jnp.broadcast_to(leaf, shape) for leaf, shape in zip(found, layout.shapes, strict=True))
+    return DiagonalCovariance(variances=variances, layout=layout)

@@ -68,7 +68,8 @@ def _storable() -> dict[str, type]:
     """The classes that may stand in a file: every Σ, its parts, and the layout."""
 
     def below(cls: type) -> list[type]:
-        return [cls, *(deeper for child in cls.__subclasses__() for deeper in below(child))]
+        children: list[type] = cls.__subclasses__()
+        return [cls, *(deeper for child in children for deeper in below(child))]
 
     return {cls.__name__: cls for cls in [Layout, *below(Covariance), *below(CovariancePart)]}
 

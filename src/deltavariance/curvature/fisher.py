@@ -8,7 +8,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-import numpy as np
 from jaxtyping import Array, Float
 
 from deltavariance import cases as _cases
@@ -58,8 +57,8 @@ class Fisher(Curvature):
     def merge(self, other: Curvature) -> Curvature:
         if self.decay is not None:
             raise ValueError(
-                "A moving average cannot be merged: it forgets in the order of its batches. Merge Fisher informations made"
-                " without `decay`, or go on with `update`."
+                "A moving average cannot be merged: it forgets in the order of its batches. Merge Fisher informations"
+                " made without `decay`, or go on with `update`."
             )
         return super().merge(other)
 
@@ -119,8 +118,8 @@ def fisher(
             return first
         if not _cases.is_tree_of_arrays(data) and iter(data) is data:
             raise ValueError(
-                f"{structure} needs a second pass over the data, and the iterator given is used up after the first. Give"
-                " arrays, or an object whose `__iter__` starts afresh (a list of batches, a data loader)."
+                f"{structure} needs a second pass over the data, and the iterator given is used up after the first."
+                " Give arrays, or an object whose `__iter__` starts afresh (a list of batches, a data loader)."
             )
         again = following
 
@@ -149,7 +148,9 @@ def _pass(
     last = -1
     call = functools.partial(_batch_statistic, ll, frozen)
     for batch in _cases.batches(data, _cases.combined(weights, mask), largest):
-        total, weight, bad = call(ll_arrays, arrays, structure, batch.cases, jnp.asarray(batch.weights, float), layout)
+        total, weight, bad = call(
+            ll_arrays, arrays, structure, batch.cases, jnp.asarray(batch.weights, float), layout
+        )
         raise_if_bad(bad, batch)
         mean = jax.tree.map(lambda s, w=weight: s / jnp.where(w > 0, w, 1), total)
         one = Fisher(structure, mean, weight, weight, layout, jnp.ones(()), None)
@@ -173,7 +174,9 @@ def _after(result: Fisher | None, batch: Fisher | None, decay: float | None) -> 
     """The result so far with a whole batch counted in."""
     if batch is None:
         return result
-    batch = Fisher(batch.structure, batch.mean, batch.weight, batch.num_data, batch.layout, batch.batches, decay)
+    batch = Fisher(
+        batch.structure, batch.mean, batch.weight, batch.num_data, batch.layout, batch.batches, decay
+    )
     return batch if result is None else _follow(result, batch)
 
 
@@ -256,7 +259,9 @@ def raise_if_bad(bad: Any, batch: "_cases.Batch") -> None:
             " or mend the data."
         )
     if bool(value):
-        raise ValueError(f"{where} is finite, and its log-likelihood is not: check the parameters and the density.")
+        raise ValueError(
+            f"{where} is finite, and its log-likelihood is not: check the parameters and the density."
+        )
     raise ValueError(
         f"{where} and its log-likelihood are finite, and the score is not: a gradient of the log-likelihood is NaN"
         " or infinite (a square root or logarithm at zero, a division by zero)."

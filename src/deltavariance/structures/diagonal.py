@@ -22,9 +22,8 @@ class Diagonal(Structure):
         self, mean: list[Array], layout: Layout, *, damping: Any, prior_precision: Any, num_data: Any
     ) -> DiagonalCovariance:
         prior = precisions(prior_precision, layout)
-        return DiagonalCovariance(
-            tuple(1 / (num_data * (c + damping) + tau) for c, tau in zip(mean, prior, strict=True)), layout
-        )
+        variances = tuple(1 / (num_data * (c + damping) + tau) for c, tau in zip(mean, prior, strict=True))
+        return DiagonalCovariance(variances=variances, layout=layout)
 
     def diagonal(self, mean: list[Array], layout: Layout) -> list[Array]:
         return mean

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Literal
 
-from deltavariance.tracing.plan import _INLINE, Nested, Plan, Tap
+from deltavariance.tracing.plan import INLINE, Nested, Plan, Tap
 
 
 @jax.custom_jvp
@@ -73,8 +73,8 @@ def _run_nested(
         list(taps[first : first + len(plan.taps)])
         for plan, first in zip(action.plans, action.first_tap, strict=True)
     ]
-    if name in _INLINE:
-        results, records = run(action.plans[0], eqn.params[_INLINE[name]].consts, values, mine[0])
+    if name in INLINE:
+        results, records = run(action.plans[0], eqn.params[INLINE[name]].consts, values, mine[0])
         return results, [records]
     return _RUN[name](eqn, values, action.plans, mine)
 

@@ -35,7 +35,7 @@ _FLAT = frozenset(
         "argmin",
     }
 )
-_INLINE = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr"}
+INLINE = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr"}
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def _plan(
             products[eqn.outvars[0]] = plan.actions[number].tap  # type: ignore[union-attr]
         elif name == "add" and _bias(plan, eqn, seen, lengths, products, reads):
             pass
-        elif name in _NESTED or name in _INLINE:
+        elif name in _NESTED or name in INLINE:
             results = _nested(plan, number, eqn, seen, [var in live for var in eqn.outvars], lengths)
             views.update(
                 {var: view for var, view in zip(eqn.outvars, results, strict=True) if view is not None}
@@ -201,8 +201,8 @@ def _nested(
 ) -> list[View | None]:
     """Plan the inner jaxprs of a call, scan, branch or checkpoint, and take over their uses."""
     name = eqn.primitive.name
-    if name in _INLINE:
-        inner, results = _plan(eqn.params[_INLINE[name]].jaxpr, seen, wanted, lengths)
+    if name in INLINE:
+        inner, results = _plan(eqn.params[INLINE[name]].jaxpr, seen, wanted, lengths)
         inners, length = [inner], None
     else:
         inners, results, length = _NESTED[name](eqn, seen, wanted, lengths)

@@ -13,7 +13,7 @@ from deltavariance.tracing.views import Reshape, View
 
 @dataclass(frozen=True)
 class Dot(Rule):
-    """`dot_general`: batch axes of the parameter become N, contracted ones I, its free ones O, the input's free ones T."""
+    """`dot_general`: the parameter's batch axes are N, contracted ones I, free ones O; the input's free axes are T."""
 
     order: tuple[int, ...]
     shape: tuple[int, int, int]

@@ -14,7 +14,7 @@ from deltavariance.tracing.views import Reshape, View
 
 @dataclass(frozen=True)
 class LookUp(Rule):
-    """`gather` of whole rows. Numbers out of range: clipped, or without any effect on the gradient, as the mode says."""
+    """`gather` of whole rows. A number out of range is clipped or has no effect on the gradient, as the mode says."""
 
     row_axes: tuple[int, ...]
     offset_dims: tuple[int, ...]
