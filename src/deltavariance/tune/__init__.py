@@ -4,4 +4,11 @@ from deltavariance.metrics.families import Gaussian as Gaussian
 from deltavariance.metrics.families import Laplace as Laplace
 from deltavariance.metrics.families import Student as Student
 from deltavariance.metrics.noise_model import NoiseModel as NoiseModel
+from deltavariance.tune.best_damping import DampingChoice as DampingChoice
+from deltavariance.tune.best_damping import best_damping as best_damping
+from deltavariance.tune.block_scales import BlockScales as BlockScales
+from deltavariance.tune.block_scales import CrossValidation as CrossValidation
+from deltavariance.tune.block_scales import block_scales as block_scales
+from deltavariance.tune.conformal import ConformalQuantile as ConformalQuantile
+from deltavariance.tune.conformal import conformal as conformal
 from deltavariance.tune.noise import noise as noise

@@ -1,9 +1,10 @@
 """From an epistemic variance to the variance of the error: fit `s = α + β ν` by maximum likelihood.
 
-One parameter is profiled out. With the mixture `r = (1 − x) a/ā + x ν/ν̄` and `s = τ r`, the best τ for a given x has
-a closed form (Gaussian `mean(e²/r)`, Laplace `2 mean(|e|/√r)²`) or a short iteration (Student). What is left is a
-search over x in [0, 1]: a grid in logit x that spans sixteen powers of ten, a golden-section search between the
-neighbours of its best point, and the two ends, which are the solutions β = 0 and α = 0.
+One parameter is profiled out. With the mixture `r = (1 − x) a/ā + x ν/ν̄` and `s = τ r`, the best τ for a
+given x has a closed form (Gaussian `mean(e²/r)`, Laplace `2 mean(|e|/√r)²`) or a short iteration (Student).
+What is left is a search over x in [0, 1]: a grid in logit x that spans sixteen powers of ten, a
+golden-section search between the neighbours of its best point, and the two ends, which are the solutions β =
+0 and α = 0.
 """
 
 from collections.abc import Callable
@@ -38,13 +39,14 @@ def noise(
     Args:
         errors: target minus prediction on validation data, `[n, *q]`.
         variance: the epistemic variance ν of the same cases, `[n, *q]`.
-        family: "laplace" (`s = 2b²`, the paper's), "gaussian", "student" (degrees of freedom fitted too, one value a
-            quantity), or a family object, such as `Student(df=4)` with its degrees of freedom held fixed.
+        family: "laplace" (`s = 2b²`, the paper's), "gaussian", "student" (degrees of freedom fitted too, one
+            value a quantity), or a family object, such as `Student(df=4)` with its degrees of freedom held
+            fixed.
         aleatoric: the user's own noise variance a(z), `[n, *q]`; then `s = α a(z) + β ν(z)`.
         weights: how often each case counts, `[n]`.
 
-    Solutions at the ends, α = 0 and β = 0, are found exactly. Where ν is constant, α and β cannot be told apart and
-    all goes into α. Cost: some 70 passes over the n errors.
+    Solutions at the ends, α = 0 and β = 0, are found exactly. Where ν is constant, α and β cannot be told
+    apart and all goes into α. Cost: some 70 passes over the n errors.
 
     >>> import jax
     >>> nu = jax.random.uniform(jax.random.key(0), (5000,))
@@ -67,7 +69,7 @@ def fit_noise(
     a: Float[Array, "n *q"],
     w: Float[Array, " n"],
 ) -> NoiseModel:
-    """`noise` without its checks, compiled; a family of None is a Student with its degrees of freedom to be fitted."""
+    """`noise` without its checks, compiled; None is a Student whose degrees of freedom are fitted."""
     unit_e, unit_v, unit_a = (_unit(weighted_mean(x, w)) for x in (e**2, v, a))
     errors, parts = e / jnp.sqrt(unit_e), (a / unit_a, v / unit_v)
     if family is None:
@@ -102,7 +104,8 @@ def _mixture(family: Family, e: Array, parts: Parts, w: Array) -> tuple[Parts, A
     zero, one = jnp.zeros(q, e.dtype), jnp.ones(q, e.dtype)
     share, (loss, tau) = _shares(inner), profile(_shares(inner))
     slack = 4 * float(np.finfo(e.dtype).eps)
-    for end in ((zero, one), (one, zero)):
+    # α = 0 first: where ν is constant all three are equal, and the last that is as good, β = 0, is kept.
+    for end in ((one, zero), (zero, one)):
         loss_end, tau_end = profile(end)
         take = loss_end <= loss + slack * (1 + jnp.abs(loss))
         share = (jnp.where(take, end[0], share[0]), jnp.where(take, end[1], share[1]))
@@ -153,7 +156,9 @@ def _best_degrees(e: Array, parts: Parts, w: Array) -> Student:
 @singledispatch
 def scale_of(family: Family, e: Array, r: Array, w: Array) -> Array:
     """The τ that makes errors of variance `τ r` most likely. Register a function to add a family."""
-    raise TypeError(f"The family {family!r} has no rule for its scale; register one with `scale_of.register`.")
+    raise TypeError(
+        f"The family {family!r} has no rule for its scale; register one with `scale_of.register`."
+    )
 
 
 @scale_of.register
@@ -190,6 +195,6 @@ def _unit(mean: Array) -> Array:
 def _require_errors(e: Array) -> None:
     if known(e) and not bool(jnp.all(jnp.any(e != 0, axis=0))):
         raise ValueError(
-            "All errors of a quantity are exactly zero, so no noise can be fitted to it. Errors are targets minus"
-            " predictions on data that the model has not been trained on."
+            "All errors of a quantity are exactly zero, so no noise can be fitted to it. Errors are targets"
+            " minus predictions on data that the model has not been trained on."
         )

@@ -1,0 +1,130 @@
+"""The optimisation behind block scales: `s = α + Σ_b f_b p_b`, factors drawn towards 1, all compiled once.
+
+With `log f_b = μ + δ_b` the loss is the mean score over cases plus `(λ/n) (h(μ) + Σ_b h(δ_b))`, where
+`h(x) = √(1 + x²) − 1`. So λ counts like cases; a common scale is one parameter and costs one penalty; and
+since h grows in proportion to |x| for large x, a factor of a million is dear but not out of reach, nor is one
+near zero.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optimistix as optx
+from jaxtyping import Array, Float
+
+from deltavariance.metrics.association import correlation
+from deltavariance.metrics.cases import weighted_mean
+from deltavariance.metrics.families import Family
+from deltavariance.metrics.noise_model import NoiseModel
+from deltavariance.tune.noise import fit_noise
+
+_MAX_STEPS = 400
+_TINY = 1e-30  # below any variance here, which are in units of the mean squared error
+_SMALLEST = 1e-6  # of the mean squared error: where a start at α = 0 or β = 0 is put, so that it can grow
+
+
+class Problem(eqx.Module):
+    """Cached variances by block, and what to fit them to; a `family` of None stands for correlation."""
+
+    parts: Float[Array, "n q blocks"]
+    errors: Float[Array, "n q"]
+    family: Family | None
+
+
+class _Unknowns(eqx.Module):
+    common: Float[Array, ""]
+    relative: Float[Array, " blocks"]
+    log_alpha: Float[Array, " q"]
+
+    @property
+    def log_factors(self) -> Float[Array, " blocks"]:
+        return self.common + self.relative
+
+
+@eqx.filter_jit
+def fit_factors(
+    problem: Problem, weights: Float[Array, "runs n"], strength: Float[Array, " runs"]
+) -> Float[Array, "runs blocks"]:
+    """Factors for each run: a choice of cases, by weights, and a regularisation λ; all side by side."""
+    return jax.vmap(lambda w, s: _fit(problem, w, s))(weights, strength)
+
+
+def _fit(problem: Problem, w: Float[Array, " n"], strength: Float[Array, ""]) -> Float[Array, " blocks"]:
+    size = weighted_mean(problem.errors**2, w)
+    unit = jnp.where(size > 0, size, 1.0)
+    errors, parts = problem.errors / jnp.sqrt(unit), problem.parts / unit[:, None]
+    pull = strength / jnp.sum(w)
+
+    def loss(unknowns: _Unknowns, _: None) -> Array:
+        shape = jnp.sqrt(1 + jnp.append(unknowns.relative, unknowns.common) ** 2) - 1
+        return _misfit(problem.family, unknowns, errors, parts, w) + pull * jnp.sum(shape)
+
+    solver: optx.AbstractMinimiser[_Unknowns, None, Any] = optx.BFGS(rtol=1e-5, atol=1e-6)
+
+    def solve(start: _Unknowns) -> tuple[Array, Array]:
+        found = optx.minimise(loss, solver, start, max_steps=_MAX_STEPS, throw=False).value
+        value = loss(found, None)
+        before = loss(start, None)
+        better = jnp.isfinite(value) & (value <= before)
+        kept = jax.tree.map(lambda new, old: jnp.where(better, new, old), found, start)
+        return kept.log_factors, jnp.where(better, value, before)
+
+    factors, losses = jax.vmap(solve)(_starts(problem.family, errors, parts, w))
+    return jnp.exp(factors[jnp.argmin(losses)])
+
+
+def _misfit(family: Family | None, unknowns: _Unknowns, errors: Array, parts: Array, w: Array) -> Array:
+    """What is to be small, on average over cases and quantities."""
+    variance = parts @ jnp.exp(unknowns.log_factors)
+    if family is None:
+        # Half a correlation is worth about one nat a case at the values met in practice, so λ means the same.
+        return -0.5 * jnp.mean(correlation(errors, jnp.maximum(variance, _TINY), weights=w))
+    density = family.log_density(errors, jnp.exp(unknowns.log_alpha) + variance)
+    return -jnp.mean(weighted_mean(density, w))
+
+
+def _starts(family: Family | None, errors: Array, parts: Array, w: Array) -> _Unknowns:
+    """Two starts, all factors alike and all blocks contributing alike, each at its best α and scale."""
+    blocks = parts.shape[-1]
+    means = jnp.mean(weighted_mean(parts, w), axis=0)
+    share = jnp.where(means > 0, jnp.sum(means) / jnp.where(means > 0, means, 1.0) / blocks, 1.0)
+
+    def start(relative: Array) -> _Unknowns:
+        variance = parts @ jnp.exp(relative)
+        if family is None:
+            return _Unknowns(jnp.zeros((), parts.dtype), relative, jnp.zeros(parts.shape[1], parts.dtype))
+        model = fit_noise(family, errors, variance, jnp.ones_like(errors), w)
+        total = jnp.maximum(weighted_mean(variance, w), _TINY)
+        beta = jnp.maximum(model.beta, 0.01 / total)
+        alpha = jnp.maximum(model.alpha, _SMALLEST)
+        return _Unknowns(jnp.mean(jnp.log(beta)), relative, jnp.log(alpha))
+
+    return jax.vmap(start)(jnp.stack([jnp.zeros(blocks, parts.dtype), jnp.clip(jnp.log(share), -20, 20)]))
+
+
+@eqx.filter_jit
+def held_out_scores(
+    problem: Problem,
+    factors: Float[Array, "runs blocks"],
+    train: Float[Array, "runs n"],
+    test: Float[Array, "runs n"],
+) -> Float[Array, "runs q"]:
+    """The score of each run on its test cases; for a likelihood α and β are fitted on its training cases."""
+
+    def one(f: Array, w: Array, held: Array) -> Array:
+        variance = problem.parts @ f
+        if problem.family is None:
+            return correlation(problem.errors, variance, weights=held)
+        model = fit_noise(problem.family, problem.errors, variance, jnp.ones_like(variance), w)
+        return weighted_mean(model.log_density(problem.errors, variance), held)
+
+    return jax.vmap(one)(factors, train, test)
+
+
+def noise_of(problem: Problem, factors: Float[Array, " blocks"], family: Family | None) -> NoiseModel:
+    """α and β for the scaled variance on all cases."""
+    variance = problem.parts @ factors
+    ones = jnp.ones_like(problem.errors)
+    return fit_noise(family, problem.errors, variance, ones, ones[:, 0])
