@@ -145,6 +145,25 @@ class TestFile:
         again = dv.load(tmp_path / "p.safetensors", params)
         np.testing.assert_array_equal(again.sigma.to_dense(), sigma.to_dense())
 
+    @pytest.mark.parametrize("structure", [dv.Kronecker(), dv.EigenKronecker(), dv.Kronecker(split_damping=True)])
+    def test_fitted_structures(self, regression: Any, tmp_path: Path, structure: dv.Structure) -> None:
+        _, data = regression
+        params = {"w": jnp.ones((2, 3)), "b": jnp.zeros(2), "v": jnp.ones((1, 2))}
+
+        def log_likelihood(p: Any, example: Any) -> Any:
+            return -jnp.sum((p["v"] @ jnp.tanh(p["w"] @ example[0] + p["b"]) - example[1]) ** 2)
+
+        sigma = dv.fisher(log_likelihood, params, data, structure=structure).inverse(1e-3)
+        dv.Posterior(params, sigma).save(tmp_path / "p.safetensors")
+        again = dv.load(tmp_path / "p.safetensors", params).sigma
+        np.testing.assert_array_equal(again.to_dense(), sigma.to_dense())
+
+        def u(p: Any, x: Any) -> Any:
+            return (p["v"] @ jnp.tanh(p["w"] @ x + p["b"]))[0]
+
+        z = data[0][:4]
+        np.testing.assert_array_equal(dv.variance(u, params, z, again), dv.variance(u, params, z, sigma))
+
     def test_half_precision_parameters(self, tmp_path: Path) -> None:
         params = {"w": jnp.arange(3, dtype=jnp.bfloat16)}
         dv.Posterior(params, dv.as_covariance(params, 0.5)).save(tmp_path / "p.safetensors")
