@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import matplotlib as mpl
 import numpy as np
 import optax
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Key
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from rich.console import Console
@@ -138,6 +139,7 @@ STYLES = {
     "ensemble": ("#E69F00", "s"),
     "diagonal": ("#56B4E9", "^"),
     "EKFAC": ("#0072B2", "v"),
+    "full": ("#D55E00", "o"),
 }
 
 
@@ -223,7 +225,23 @@ def main() -> None:
         F = dv.fisher(log_likelihood, network, data, structure=dv.EigenKronecker())
         return F.inverse(damping=damping)
 
-    fits = {"diagonal": fit_diagonal, "EKFAC": fit_ekfac}
+    params, static = eqx.partition(network, eqx.is_inexact_array)
+    flat, unravel = ravel_pytree(params)
+
+    @jax.jit
+    def scores(flat: Array, data: Data) -> Array:
+        def log_density(flat, example):
+            return log_likelihood(eqx.combine(unravel(flat), static), example)
+
+        return jax.vmap(jax.grad(log_density), (None, 0))(flat, data)
+
+    def fit_full():
+        # The whole matrix, which only a small network affords; in double precision, since it is inverted.
+        rows = np.asarray(scores(flat, data), np.float64)
+        inverse = np.linalg.inv(rows.T @ rows / N + damping * np.eye(flat.size))
+        return dv.as_covariance(network, jnp.asarray(inverse / N))
+
+    fits = {"diagonal": fit_diagonal, "EKFAC": fit_ekfac, "full": fit_full}
     sigmas = {name: fit() for name, fit in fits.items()}
 
     def of_each(networks: eqx.nn.MLP, u: Callable, z: Array) -> Array:
@@ -270,7 +288,8 @@ def main() -> None:
 
     one = starts[jnp.argsort(actual)[len(starts) * 9 // 10]][None]  # an uncertain start, not the worst
     shown = {"ensemble": jnp.var(of_each(ensemble, trajectory, one), axis=0, ddof=1)[0]}
-    shown["EKFAC"] = dv.variance(trajectory, network, one, sigmas["EKFAC"])[0]
+    for name in ("EKFAC", "full"):
+        shown[name] = dv.variance(trajectory, network, one, sigmas[name])[0]
     draw(
         OUT / "demo.png",
         jnp.sqrt(actual),
