@@ -119,6 +119,10 @@ def test_the_decomposition_on_the_host_gives_the_same() -> None:
         np.testing.assert_allclose(l.conj().T @ a, number[:, None] * l.conj().T, atol=1e-11)
         np.testing.assert_allclose(np.sort_complex(number), np.sort_complex(np.linalg.eigvals(a)), rtol=1e-12)
     assert np.isnan(values[2]).all()
+    single = jnp.asarray(SQUARE, jnp.float32)
+    numbers, _, _ = jax.jit(_general._decompose_on_host)(single)
+    assert numbers.dtype == jnp.complex64
+    np.testing.assert_allclose(np.sort_complex(numbers), np.sort_complex(np.linalg.eigvals(single)), rtol=1e-4)
 
 
 def test_symmetric_pair_against_scipy() -> None:

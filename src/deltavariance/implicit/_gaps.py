@@ -67,10 +67,10 @@ def report_near_multiples(
                 NearMultipleEigenvalueWarning,
                 stacklevel=2,
             )
-        # The callback's thread may not have the double precision of the caller: the type is stated.
-        return np.ones(np.shape(gap), gaps.dtype)
+        # True, always: the thread of a callback may lack the caller's double precision, and cannot hand it back.
+        return np.ones(np.shape(gap), bool)
 
-    one = jax.pure_callback(
-        look, jax.ShapeDtypeStruct((), gaps.dtype), jax.lax.stop_gradient(gaps), vmap_method="expand_dims"
+    looked_at = jax.pure_callback(
+        look, jax.ShapeDtypeStruct((), bool), jax.lax.stop_gradient(gaps), vmap_method="expand_dims"
     )
-    return weights * one
+    return jnp.where(looked_at, weights, jnp.nan)

@@ -40,34 +40,41 @@ def _decompose_compiled(matrix: Array) -> tuple[Array, Array, Array]:
 
 
 def _decompose_on_host(matrix: Array) -> tuple[Array, Array, Array]:
-    """For accelerators, most of which have no routine for nonsymmetric matrices."""
-    dtype = jnp.result_type(matrix.dtype, jnp.complex64)
-    vector = jax.ShapeDtypeStruct(matrix.shape[:-1], dtype)
-    square = jax.ShapeDtypeStruct(matrix.shape, dtype)
+    """For accelerators, most of which have no routine for nonsymmetric matrices.
 
-    def decompose(on_host: np.ndarray | Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return _decompose_with_numpy(on_host, np.dtype(dtype))
+    Numbers travel as their bits: the thread in which a callback runs need not know the caller's double precision.
+    """
+    n, dtype = matrix.shape[-1], np.dtype(matrix.dtype)
+    bits = jax.lax.bitcast_convert_type(matrix, jnp.int32)
+    shape = jax.ShapeDtypeStruct((2 * n + 1, n, 2, *bits.shape[2:]), jnp.int32)
 
-    return jax.pure_callback(decompose, (vector, square, square), matrix, vmap_method="expand_dims")
+    def decompose(on_host: np.ndarray | Array) -> np.ndarray:
+        # Double precision has a last axis of two words, single precision none.
+        batch = np.shape(on_host)[: -bits.ndim]
+        given = np.ascontiguousarray(on_host).view(dtype).reshape(*batch, n, n)
+        values, left, right = _decompose_with_numpy(given)
+        packed = np.concatenate([values[..., None, :], left, right], axis=-2)
+        parts = np.stack([packed.real, packed.imag], axis=-1).astype(dtype)
+        out = parts[..., None].view(np.int32)
+        return out if bits.ndim == 3 else out[..., 0]
+
+    packed_bits = jax.pure_callback(decompose, shape, bits, vmap_method="expand_dims")
+    parts = jax.lax.bitcast_convert_type(packed_bits, dtype)
+    packed = jax.lax.complex(parts[..., 0], parts[..., 1])
+    return packed[0], packed[1 : n + 1], packed[n + 1 :]
 
 
-def _decompose_with_numpy(
-    matrix: np.ndarray | Array, dtype: np.dtype
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    matrix = np.asarray(matrix)
+def _decompose_with_numpy(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     finite = np.isfinite(matrix).all(axis=(-2, -1))
     values, right = np.linalg.eig(np.where(finite[..., None, None], matrix, np.eye(matrix.shape[-1])))
-    # Left eigenvectors are the rows of the inverse; a defective matrix has none, and gets infinities.
+    # Left eigenvectors are the rows of the inverse; of a defective matrix the least-squares inverse.
     try:
-        left = np.conj(np.swapaxes(np.linalg.inv(right), -1, -2))
+        inverse = np.linalg.inv(right)
     except np.linalg.LinAlgError:
-        left = np.conj(np.swapaxes(np.linalg.pinv(right), -1, -2))
+        inverse = np.linalg.pinv(right)
     hide = np.where(finite, 1.0, np.nan)
-    return (
-        (values * hide[..., None]).astype(dtype),
-        (left * hide[..., None, None]).astype(dtype),
-        (right * hide[..., None, None]).astype(dtype),
-    )
+    left = np.conj(np.swapaxes(inverse, -1, -2))
+    return values * hide[..., None], left * hide[..., None, None], right * hide[..., None, None]
 
 
 @general_eigensystem.defjvp

@@ -6,6 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import lineax as lx
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
@@ -186,9 +187,12 @@ class _SymmetricOperator:
                 return outside(value * rest - self.product(leaves, rest)) + spread * (v - rest)
 
             tolerance = self.epsilon**0.65  # what rounding lets conjugate gradients reach in practice
-            solution: Array = jax.scipy.sparse.linalg.cg(
-                shifted, outside(change), tol=tolerance, atol=0.0, maxiter=20 * self.size + 100
-            )[0]
+            structure = jax.ShapeDtypeStruct((self.size,), self.dtype)
+            operator = lx.FunctionLinearOperator(shifted, structure, lx.positive_semidefinite_tag)
+            solver = lx.CG(tolerance, tolerance * 1e-3, max_steps=20 * self.size + 100)
+            solution: Array = lx.linear_solve(
+                operator, outside(change), solver=solver, throw=self.throw
+            ).value
             return solution
 
         return (values, vectors), (jnp.diagonal(mixed), among + jax.vmap(beyond)(values, changes).T)
