@@ -32,6 +32,8 @@ class TestReport:
         report = dv.fit(dv.gaussian_log_likelihood(line, scale=scale), params, data).report()
         assert report.num_data == 800
         assert report.parameters == 3
+        assert report.structure == "EigenKronecker"
+        assert "Kronecker factors take" in report.reason
         assert 0.8 < report.trace_ratio < 1.25
         assert report.gradient_over_spread < 1e-6
         assert report.dead == 0

@@ -1,13 +1,20 @@
 """The short way: from a log-likelihood, parameters and data to a posterior that has been checked."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
+from deltavariance.cases import count, is_tree_of_arrays
 from deltavariance.curvature import fisher
 from deltavariance.parameters import Layout, Where
 from deltavariance.posterior import Posterior
 from deltavariance.report import default_key, make_report
-from deltavariance.structures import Diagonal, Structure
+from deltavariance.structures import Diagonal, EigenKronecker, Structure
+from deltavariance.tracing import trace
+from deltavariance.tracing.plan import Use
 
 PyTree = Any
 
@@ -31,7 +38,8 @@ def fit(
 ) -> Posterior:
     """A sensible Σ for `params`, which were trained on `data`, with a report on whether to trust it.
 
-    Σ is the inverse empirical Fisher information over N, in a structure chosen by size where none is given.
+    Σ is the inverse empirical Fisher information over N. Where no structure is given, it is `EigenKronecker` if the
+    factors of the products fit, and `Diagonal` otherwise.
     `report()` of the result says what was chosen and why, tr F / tr H, how far training has converged, and warns in
     words.
 
@@ -52,7 +60,9 @@ def fit(
             "`fit` reads the data several times, and the iterator given can be read only once. Give arrays, or an"
             " object whose `__iter__` starts afresh (a list of batches, a data loader)."
         )
-    chosen, reason = (structure, "as asked for") if structure is not None else choose(layout)
+    chosen, reason = (
+        (structure, "as asked for") if structure is not None else choose(log_likelihood, params, data, layout)
+    )
     options = {"weights": weights, "mask": mask, "batch_size": batch_size, "memory_budget": memory_budget}
     F = fisher(log_likelihood, params, data, structure=chosen, where=layout, num_data=num_data, **options)
     report = make_report(
@@ -60,6 +70,7 @@ def fit(
         log_likelihood,
         params,
         data,
+        structure=chosen,
         reason=reason,
         damping=damping,
         key=default_key() if key is None else key,
@@ -69,9 +80,40 @@ def fit(
     return Posterior(params, F.inverse(damping, prior_precision=prior_precision), report)
 
 
-def choose(layout: Layout) -> tuple[Structure, str]:
-    """The structure that a parameter count affords, and why."""
-    return Diagonal(), f"chosen for {layout.size:,} parameters"
+# A Kronecker-factored eigenbasis is chosen while it stays within these: a gigabyte, and some seconds of decompositions.
+MOST_FACTOR_BYTES = 1 << 30
+MOST_DECOMPOSITION_WORK = 2e12
+
+
+def choose(
+    log_likelihood: Callable[[Any, Any], Any], params: PyTree, data: PyTree, layout: Layout
+) -> tuple[Structure, str]:
+    """`EigenKronecker` where its factors fit, `Diagonal` otherwise, and why."""
+    batch = data if is_tree_of_arrays(data) else next(iter(data))
+    count(batch, "data")
+    case = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf)[1:], jnp.result_type(leaf)), batch)
+    plan = trace(log_likelihood, params, layout, case).plan
+    sides = [side for use in plan.uses if len(use.frame) == 3 for side in _sides(use)]
+    if not sides:
+        return Diagonal(), "no parameter is used in a product, so there are no Kronecker factors"
+    held = sum(8 * stack * side**2 for stack, side in sides)
+    work = sum(10.0 * stack * side**3 for stack, side in sides)
+    if held > MOST_FACTOR_BYTES or work > MOST_DECOMPOSITION_WORK:
+        return (
+            Diagonal(),
+            f"Kronecker factors would take {held:,} bytes and {work:.1g} operations to decompose",
+        )
+    return (
+        EigenKronecker(),
+        f"its Kronecker factors take {held:,} bytes; `structure=dv.Diagonal()` takes less",
+    )
+
+
+def _sides(use: Use) -> list[tuple[int, int]]:
+    """How many matrices a weight's stack holds, and the width of each of their two sides."""
+    stack = math.prod(length for length, sliced in zip(use.lengths, use.mapped, strict=True) if sliced)
+    n, i, o = use.frame
+    return [(stack * n, i), (stack * n, o)]
 
 
 def iter_once(data: PyTree) -> bool:
