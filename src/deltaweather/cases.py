@@ -1,7 +1,7 @@
 """Forecasts to be made or learned from: past states, the forcing throughout, and what came."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -12,13 +12,14 @@ from .models.step import Forcing
 
 
 class Cases(eqx.Module):
-    """One case a row, in normalised units; `forcing` covers the times of `state` and then those of `target`."""
+    """One case a row, normalised; `forcing` covers the times of `state` and then those of `target`."""
 
-    state: Float[Array, "n history lat lon channel"]
+    state: Float[Array | np.ndarray, "n history lat lon channel"]
     forcing: Forcing
-    target: Float[Array, "n steps lat lon channel"]
+    target: Float[Array | np.ndarray, "n steps lat lon channel"]
 
 
+@runtime_checkable
 class CaseSource(Protocol):
     """Where cases come from: a record in memory, or a store that reads what is asked for.
 
@@ -43,8 +44,8 @@ class Record:
         first, last = int(starts.min()) - history + 1, int(starts.max()) + steps
         if first < 0 or last >= len(self.states):
             raise IndexError(
-                f"A case with {history} past states and {steps} steps reads times {first} to {last}, but the record "
-                f"has {len(self.states)}. Leave out starts too near its ends."
+                f"A case with {history} past states and {steps} steps reads times {first} to {last}, but the "
+                f"record has {len(self.states)}. Leave out starts too near its ends."
             )
         times = starts[:, None] + np.arange(1 - history, steps + 1)[None]
         states = self.states[times]

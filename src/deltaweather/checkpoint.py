@@ -48,14 +48,15 @@ def load(path: str | Path, like: T) -> tuple[T, dict[str, Any]]:
     if set(arrays) != set(wanted):
         missing, extra = sorted(set(wanted) - set(arrays)), sorted(set(arrays) - set(wanted))
         raise ValueError(
-            f"{path.name} does not hold what was asked for: missing {missing[:5]}, unexpected {extra[:5]}. It was "
-            "saved from a model of another configuration."
+            f"{path.name} does not hold what was asked for: missing {missing[:5]}, unexpected {extra[:5]}. It "
+            "was saved from a model of another configuration."
         )
     for name, leaf in wanted.items():
         if arrays[name].shape != np.shape(leaf) or arrays[name].dtype != leaf.dtype:
             raise ValueError(
-                f"In {path.name} the array {name} is {arrays[name].dtype}{list(arrays[name].shape)}, but "
-                f"{leaf.dtype}{list(np.shape(leaf))} was expected. It was saved from a model of another configuration."
+                f"In {path.name} the array {name} is {arrays[name].dtype}{list(arrays[name].shape)}, "
+                f"but {leaf.dtype}{list(np.shape(leaf))} was expected. It was saved from a model of another "
+                "configuration."
             )
     flat, treedef = jax.tree_util.tree_flatten_with_path(like)
     leaves = [jnp.asarray(arrays[keystr(where)]) if eqx.is_array(leaf) else leaf for where, leaf in flat]

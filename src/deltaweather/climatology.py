@@ -12,7 +12,7 @@ DIURNAL = 2
 def time_basis(
     times: np.ndarray, *, annual: int = ANNUAL, diurnal: int = DIURNAL
 ) -> Float[np.ndarray, "time basis"]:
-    """Products of the first harmonics of the year and of the day, as far as the record's hours tell them apart.
+    """Products of the first harmonics of the year and of the day, as far as the hours tell them apart.
 
     With 6-hourly times the day gives four functions, 1, cos, sin and cos of twice the angle (its sine is zero
     at all four hours), so that every hour has a mean of its own; with `annual` = 3 the year gives seven: 28

@@ -34,8 +34,8 @@ def rollout(
         raise ValueError(f"The model looks back on {model.history} states, but {state.shape[0]} were given.")
     if times != model.history + steps:
         raise ValueError(
-            f"A forecast of {steps} steps from {model.history} states needs the forcing at {model.history + steps} "
-            f"times (those of the states and of the forecast), but {times} were given."
+            f"A forecast of {steps} steps from {model.history} states needs the forcing at "
+            f"{model.history + steps} times (those of the states and of the forecast), but {times} were given."
         )
     windows = model.history + 1
 

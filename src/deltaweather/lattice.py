@@ -18,7 +18,7 @@ def lattice_lines(length: int, stride: int) -> Int64[np.ndarray, " lines"]:
 
 
 def regional_grid_mesh(grid: Grid, *, stride: int = 2, levels: int = 3) -> GridMesh:
-    """A mesh for a domain with sides: lattices with strides `stride`, twice that, and so on, edges of all together.
+    """A mesh for a domain with sides: lattices with strides `stride`, twice that, and so on, joined.
 
     Nodes are grid cells. Within a level a node is tied to its up to eight neighbours; each node hears from
     the cells no further than half a stride (rounded up) in rows and columns, and each cell from the corners

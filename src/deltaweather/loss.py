@@ -19,7 +19,7 @@ def case_loss(
     dropout: Dropout | None = None,
     remat: bool = False,
 ) -> Float[Array, ""]:
-    """The squared error of one case (`Cases` without its leading axis), `Σ w (forecast - target)²` averaged over leads.
+    """`Σ w (forecast - target)²`, averaged over leads, of one case (`Cases` without its leading axis).
 
     With `error_weights` a forecast without change has a loss of about one after six hours.
     """
@@ -31,7 +31,7 @@ def case_loss(
 def error_weights(
     area: Float[Array, "lat lon"], static: Static, channel_weights: Float[Array, " channel"] | None = None
 ) -> Float[Array, "lat lon channel"]:
-    """Area times channel weight over the squared size of a 6-hour anomaly change, summing to one change's worth.
+    """Area times channel weight over the squared size of a 6-hour anomaly change.
 
     `w_ijc = (area_ij / Σ area) · (ω_c / Σ ω) / tendency_c²`; ω is 1 for every channel by default.
     """

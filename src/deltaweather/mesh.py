@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Float, Float64, Int, Int64
+from jaxtyping import Array, Float, Float64, Int, Int64
 
 from .grid import Grid
 
@@ -16,16 +16,16 @@ from .grid import Grid
 class Edges(eqx.Module):
     """Directed edges, sorted by receiver; `features` are length and relative position (see `edge_features`)."""
 
-    senders: Int[np.ndarray, " edges"]
-    receivers: Int[np.ndarray, " edges"]
-    features: Float[np.ndarray, "edges 4"]
+    senders: Int[Array | np.ndarray, " edges"]
+    receivers: Int[Array | np.ndarray, " edges"]
+    features: Float[Array | np.ndarray, "edges 4"]
 
 
 class GridMesh(eqx.Module):
     """A mesh tied to a grid whose cells are numbered row by row. Node features are those of `node_features`."""
 
-    grid_features: Float[np.ndarray, "cells feature"]
-    mesh_features: Float[np.ndarray, "nodes feature"]
+    grid_features: Float[Array | np.ndarray, "cells feature"]
+    mesh_features: Float[Array | np.ndarray, "nodes feature"]
     to_mesh: Edges
     within: Edges
     to_grid: Edges

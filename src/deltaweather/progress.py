@@ -1,7 +1,7 @@
 """A line that says how far training is and when it will end."""
 
 from types import TracebackType
-from typing import Self
+
 
 from rich.console import Console
 from rich.progress import (
@@ -15,7 +15,7 @@ from rich.progress import (
 
 
 class TrainingProgress:
-    """Updates done and to do, the last and the best validation loss, time spent and left. Silent unless `shown`."""
+    """Updates done and to do, last and best validation loss, time spent and left; silent unless `shown`."""
 
     def __init__(self, updates: int, *, shown: bool, title: str = "training") -> None:
         self._progress = Progress(
@@ -31,7 +31,7 @@ class TrainingProgress:
         )
         self._task = self._progress.add_task(title, total=updates, losses="")
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "TrainingProgress":
         self._progress.start()
         return self
 

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -17,54 +17,11 @@ from . import checkpoint
 from .cases import Cases, CaseSource
 from .models.step import Static, StepModel
 from .progress import TrainingProgress
-from .training_state import GradientSquares, TrainState, make_assess, make_update
+from .training_config import Stage as Stage
+from .training_config import TrainConfig as TrainConfig
+from .training_state import GradientSquares, TrainState, advance, assess, judge, restart, start
 
 VALIDATION_BATCH = 128
-
-
-@dataclass(frozen=True)
-class Stage:
-    """`updates` batches with forecasts of `steps` steps; the rate warms up, peaks, and falls along a cosine."""
-
-    updates: int
-    steps: int = 1
-    learning_rate: float = 1e-3
-
-
-@dataclass(frozen=True)
-class TrainConfig:
-    """How to train. Batches of 32 and a decay of 1e-3 for the average of squared gradients are the paper's."""
-
-    stages: tuple[Stage, ...] = (Stage(3000), Stage(1000, steps=4, learning_rate=3e-4))
-    batch_size: int = 32
-    weight_decay: float = 1e-4
-    clip: float = 1.0
-    warmup: float = 0.1
-    dropout: float = 0.0
-    remat: bool = False
-    evaluate_every: int = 250
-    patience: int = 8
-    validation_steps: int = 4
-    fisher_decay: float = 1e-3
-
-    def optimiser(self, stage: Stage) -> optax.GradientTransformation:
-        """AdamW behind clipping by the global norm; only matrices and kernels decay."""
-        warmup = max(1, round(self.warmup * stage.updates))
-        rate = optax.warmup_cosine_decay_schedule(
-            0.0,
-            stage.learning_rate,
-            warmup,
-            max(stage.updates, warmup + 1),
-            end_value=0.01 * stage.learning_rate,
-        )
-        return optax.chain(
-            optax.clip_by_global_norm(self.clip),
-            optax.adamw(rate, weight_decay=self.weight_decay, mask=_is_matrix),
-        )
-
-
-def _is_matrix(params: PyTree) -> PyTree:
-    return jax.tree.map(lambda p: jnp.ndim(p) > 1, params)
 
 
 @dataclass(frozen=True)
@@ -97,6 +54,7 @@ def _permutation(seed: tuple[int, ...], epoch: int, size: int) -> Int64[np.ndarr
     return np.random.default_rng([*seed, epoch]).permutation(size)
 
 
+@runtime_checkable
 class Observer(Protocol):
     """Sees every batch before its update, with the model as it is then.
 
@@ -131,7 +89,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Task:
-    """What is learned: cases, the starts that validate, what is fixed, and the weights of the loss (`error_weights`)."""
+    """What is learned: cases, the starts that validate, what is fixed, and the loss's `error_weights`."""
 
     source: CaseSource
     validation: Int64[np.ndarray, " m"]
@@ -218,45 +176,50 @@ def _run(
     frame = pairs[0][1]
     members: Callable[[Sequence[PyTree]], PyTree] = _stack if stacked else _only
     params = members([arrays for arrays, _ in pairs])
-    lift = jax.vmap if stacked else _same
-
-    def start(arrays: PyTree) -> TrainState:
-        return TrainState.start(
-            arrays, config.optimiser(config.stages[0]), config.fisher_decay, config.batch_size
-        )
-
-    state, number, first, history = lift(start)(params), 0, 0, list[Evaluation]()
+    static, weights = jax.tree.map(jnp.asarray, (task.static, task.weights))  # to the device once
+    state, number, first = start(params, config=config, stacked=stacked), 0, 0
+    history: list[Evaluation] = []
     fingerprint = _fingerprint(frame, params, task, samples, config)
     if path is not None and Path(path).exists():
         state, number, first, history = _resume(Path(path), state, fingerprint)
     total = sum(stage.updates for stage in config.stages)
-    assess = jax.jit(lift(make_assess(frame), in_axes=(0, None, None, None)))
-    judge = lift(TrainState.judged)
     with TrainingProgress(total, shown=progress) as bar:
         for k in range(number, len(config.stages)):
             stage, before = config.stages[k], sum(s.updates for s in config.stages[:k])
-            optimiser = config.optimiser(stage)
             if k > 0 and first == 0:
-                state = lift(lambda s, optimiser=optimiser: s.restart(optimiser))(state)
-            update = make_update(frame, optimiser, dropout=config.dropout, remat=config.remat)
-            step = jax.jit(lift(update, in_axes=(0, 0, 0, 0, None, None)))
+                state = restart(state, config=config, stage=stage, stacked=stacked)
             losses: list[Array] = []
             for n in range(first, stage.updates):
                 drawn = [s.batch(before + n, config.batch_size) for s in samples]
                 batch = members(
                     [task.source.cases(starts, frame.history, stage.steps) for starts, _ in drawn]
                 )
-                case_weights = members([jnp.asarray(weights) for _, weights in drawn])
+                case_weights = members([jnp.asarray(w) for _, w in drawn])
                 keys = members([jax.random.fold_in(s.key, before + n) for s in samples])
                 if observe is not None:
                     observe(before + n, eqx.combine(state.params, frame), batch)
-                state, loss = step(state, batch, case_weights, keys, task.static, task.weights)
+                state, loss = advance(
+                    state,
+                    batch,
+                    case_weights,
+                    keys,
+                    static,
+                    weights,
+                    frame=frame,
+                    config=config,
+                    stage=stage,
+                    stacked=stacked,
+                )
                 losses.append(loss)
                 bar.advance(before + n + 1)
                 if (n + 1) % config.evaluate_every and n + 1 < stage.updates:
                     continue
-                validation = _validate(assess, state, frame, task, config)
-                state = judge(state, validation)
+                validation = jnp.zeros(())
+                for starts in np.array_split(task.validation, -(-len(task.validation) // VALIDATION_BATCH)):
+                    batch = task.source.cases(starts, frame.history, config.validation_steps)
+                    mean = assess(state, batch, static, weights, frame=frame, stacked=stacked)
+                    validation = validation + mean * (len(starts) / len(task.validation))
+                state = judge(state, validation, stacked=stacked)
                 history.append(
                     Evaluation(k, n + 1, _floats(jnp.mean(jnp.stack(losses), axis=0)), _floats(validation))
                 )
@@ -271,17 +234,6 @@ def _run(
     if not stacked:
         return [_trained(state, frame, history, 0)]
     return [_trained(jax.tree.map(lambda x, m=m: x[m], state), frame, history, m) for m in range(len(models))]
-
-
-def _validate(
-    assess: Callable[..., Array], state: TrainState, frame: StepModel, task: Task, config: TrainConfig
-) -> Float[Array, "..."]:
-    total = jnp.zeros(())
-    for first in range(0, len(task.validation), VALIDATION_BATCH):
-        starts = task.validation[first : first + VALIDATION_BATCH]
-        batch = task.source.cases(starts, frame.history, config.validation_steps)
-        total = total + assess(state, batch, task.static, task.weights) * len(starts)
-    return total / len(task.validation)
 
 
 def _trained(state: TrainState, frame: StepModel, history: list[Evaluation], member: int) -> Trained:
@@ -334,11 +286,6 @@ def _stack(trees: Sequence[PyTree]) -> PyTree:
 def _only(trees: Sequence[PyTree]) -> PyTree:
     (tree,) = trees
     return tree
-
-
-def _same(function: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]:
-    """In place of `vmap` where there is one member without a leading axis."""
-    return function
 
 
 def _floats(losses: Float[Array, "..."]) -> list[float]:

@@ -1,6 +1,8 @@
 """What changes during training, and the pure functions that change it."""
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -12,12 +14,7 @@ from .cases import Cases
 from .loss import batch_loss
 from .models.layers import Dropout
 from .models.step import Static, StepModel
-
-Update = Callable[
-    ["TrainState", Cases, Float[Array, " n"], Key[Array, ""], Static, Float[Array, "lat lon channel"]],
-    tuple["TrainState", Float[Array, ""]],
-]
-Assess = Callable[["TrainState", Cases, Static, Float[Array, "lat lon channel"]], Float[Array, ""]]
+from .training_config import Stage, TrainConfig
 
 
 class GradientSquares(eqx.Module):
@@ -29,7 +26,7 @@ class GradientSquares(eqx.Module):
     """
 
     squares: PyTree
-    updates: Float[Array, ""]
+    updates: Float[Array, "*members"]
     decay: float = eqx.field(static=True)
     batch_size: int = eqx.field(static=True)
 
@@ -54,50 +51,82 @@ class TrainState(eqx.Module):
     optimiser: optax.OptState
     squares: GradientSquares
     best: PyTree
-    best_loss: Float[Array, ""]
-    stale: Float[Array, ""]  # evaluations since the best one
-
-    @classmethod
-    def start(
-        cls, params: PyTree, optimiser: optax.GradientTransformation, decay: float, batch_size: int
-    ) -> "TrainState":
-        squares = GradientSquares.zero(params, decay, batch_size)
-        return cls(params, optimiser.init(params), squares, params, jnp.array(jnp.inf), jnp.zeros(()))
-
-    def restart(self, optimiser: optax.GradientTransformation) -> "TrainState":
-        """For a new stage: the optimiser begins afresh, from the best weights so far."""
-        return TrainState(
-            self.best, optimiser.init(self.best), self.squares, self.best, self.best_loss, jnp.zeros(())
-        )
-
-    def judged(self, loss: Float[Array, ""]) -> "TrainState":
-        """After an evaluation: remembers the weights if they are the best so far."""
-        better = loss < self.best_loss
-        best = jax.tree.map(lambda new, old: jnp.where(better, new, old), self.params, self.best)
-        stale = jnp.where(better, 0.0, self.stale + 1)
-        return TrainState(
-            self.params, self.optimiser, self.squares, best, jnp.minimum(loss, self.best_loss), stale
-        )
+    best_loss: Float[Array, "*members"]
+    stale: Float[Array, "*members"]  # evaluations since the best one
 
 
-def make_update(
-    frame: StepModel, optimiser: optax.GradientTransformation, *, dropout: float, remat: bool
-) -> Update:
-    """One batch: gradient, its square into the average, and the optimiser's step. `frame` is the model less its arrays."""
+def _lifted(function: Callable[..., Any], stacked: bool, in_axes: Any = 0) -> Callable[..., Any]:
+    """Over the members' axis where there is one."""
+    return jax.vmap(function, in_axes=in_axes) if stacked else function
 
-    def update(
-        state: TrainState,
-        batch: Cases,
-        case_weights: Float[Array, " n"],
-        key: Key[Array, ""],
-        static: Static,
-        weights: Float[Array, "lat lon channel"],
+
+# One compilation serves all members, and all refits, of one configuration: what decides the program is static.
+@partial(jax.jit, static_argnames=("config", "stacked"))
+def start(params: PyTree, *, config: TrainConfig, stacked: bool) -> TrainState:
+    """Before the first update."""
+
+    def one(params: PyTree) -> TrainState:
+        squares = GradientSquares.zero(params, config.fisher_decay, config.batch_size)
+        moments = config.optimiser(config.stages[0]).init(params)
+        return TrainState(params, moments, squares, params, jnp.array(jnp.inf), jnp.zeros(()))
+
+    return cast(TrainState, _lifted(one, stacked)(params))
+
+
+@partial(jax.jit, static_argnames=("config", "stage", "stacked"))
+def restart(state: TrainState, *, config: TrainConfig, stage: Stage, stacked: bool) -> TrainState:
+    """For a new stage: the optimiser begins afresh, from the best weights so far."""
+
+    def one(state: TrainState) -> TrainState:
+        moments = config.optimiser(stage).init(state.best)
+        return TrainState(state.best, moments, state.squares, state.best, state.best_loss, jnp.zeros(()))
+
+    return cast(TrainState, _lifted(one, stacked)(state))
+
+
+@partial(jax.jit, static_argnames=("stacked",))
+def judge(state: TrainState, loss: Float[Array, "*members"], *, stacked: bool) -> TrainState:
+    """After an evaluation: remembers the weights if they are the best so far."""
+
+    def one(state: TrainState, loss: Float[Array, ""]) -> TrainState:
+        better = loss < state.best_loss
+        best = jax.tree.map(lambda new, old: jnp.where(better, new, old), state.params, state.best)
+        stale = jnp.where(better, 0.0, state.stale + 1)
+        lowest = jnp.minimum(loss, state.best_loss)
+        return TrainState(state.params, state.optimiser, state.squares, best, lowest, stale)
+
+    return cast(TrainState, _lifted(one, stacked)(state, loss))
+
+
+@partial(jax.jit, static_argnames=("frame", "config", "stage", "stacked"))
+def advance(
+    state: TrainState,
+    batch: Cases,
+    case_weights: Float[Array, "*members n"],
+    key: Key[Array, "*members"],
+    static: Static,
+    weights: Float[Array, "lat lon channel"],
+    *,
+    frame: StepModel,
+    config: TrainConfig,
+    stage: Stage,
+    stacked: bool,
+) -> tuple[TrainState, Float[Array, "*members"]]:
+    """One batch: gradient, its square into the average, the optimiser's step; and the loss.
+
+    `frame` is the model without its arrays.
+    """
+    optimiser = config.optimiser(stage)
+
+    def one(
+        state: TrainState, batch: Cases, case_weights: Float[Array, " n"], key: Key[Array, ""]
     ) -> tuple[TrainState, Float[Array, ""]]:
-        masks = Dropout(key, dropout) if dropout > 0 else None
+        dropout = Dropout(key, config.dropout) if config.dropout > 0 else None
 
         def loss(params: PyTree) -> Float[Array, ""]:
+            model = eqx.combine(params, frame)
             return batch_loss(
-                eqx.combine(params, frame), batch, case_weights, static, weights, dropout=masks, remat=remat
+                model, batch, case_weights, static, weights, dropout=dropout, remat=config.remat
             )
 
         value, gradient = jax.value_and_grad(loss)(state.params)
@@ -106,16 +135,23 @@ def make_update(
         squares = state.squares.add(gradient)
         return TrainState(params, moments, squares, state.best, state.best_loss, state.stale), value
 
-    return update
+    return cast(tuple[TrainState, Array], _lifted(one, stacked)(state, batch, case_weights, key))
 
 
-def make_assess(frame: StepModel) -> Assess:
-    """The mean loss of a batch at the present weights, without dropout."""
+@partial(jax.jit, static_argnames=("frame", "stacked"))
+def assess(
+    state: TrainState,
+    batch: Cases,
+    static: Static,
+    weights: Float[Array, "lat lon channel"],
+    *,
+    frame: StepModel,
+    stacked: bool,
+) -> Float[Array, "*members"]:
+    """The mean loss of a batch, the same for all members, at the present weights, without dropout."""
 
-    def assess(
-        state: TrainState, batch: Cases, static: Static, weights: Float[Array, "lat lon channel"]
-    ) -> Float[Array, ""]:
+    def one(state: TrainState) -> Float[Array, ""]:
         ones = jnp.ones(batch.state.shape[0])
         return batch_loss(eqx.combine(state.params, frame), batch, ones, static, weights)
 
-    return assess
+    return cast(Array, _lifted(one, stacked)(state))

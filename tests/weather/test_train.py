@@ -33,17 +33,14 @@ CONFIG = TrainConfig(
 def make_task() -> Task:
     rng = np.random.default_rng(0)
     times = 120
-    states = np.zeros((times, LAT, LON, CHANNELS), np.float32)
+    anomalies = np.zeros((times, LAT, LON, CHANNELS))
     for t in range(1, times):
-        states[t] = 0.8 * states[t - 1] + 0.5 * rng.normal(size=states.shape[1:])
-    forcing = Forcing(
-        rng.normal(size=(times, BASIS)).astype(np.float32), np.zeros((times, LAT, LON, 0), np.float32)
-    )
-    static = Static(
-        jnp.zeros((LAT, LON, 1)),
-        jnp.asarray(0.1 * rng.normal(size=(BASIS, LAT, LON, CHANNELS)), jnp.float32),
-        jnp.asarray([0.5, 0.7]),
-    )
+        anomalies[t] = 0.5 * anomalies[t - 1] + 0.5 * rng.normal(size=anomalies.shape[1:])
+    time = rng.normal(size=(times, BASIS)).astype(np.float32)
+    climatology = (0.1 * rng.normal(size=(BASIS, LAT, LON, CHANNELS))).astype(np.float32)
+    states = (anomalies + np.tensordot(time, climatology, axes=1)).astype(np.float32)
+    forcing = Forcing(time, np.zeros((times, LAT, LON, 0), np.float32))
+    static = Static(np.zeros((LAT, LON, 1), np.float32), climatology, np.array([0.5, 0.7], np.float32))
     area = jnp.asarray(rng.uniform(0.5, 1.5, (LAT, LON)), jnp.float32)
     return Task(Record(states, forcing), np.arange(90, 110), static, error_weights(area, static))
 
@@ -69,7 +66,6 @@ class Interrupted(Exception):
     pass
 
 
-@pytest.mark.usefixtures("x64")
 def test_loss_is_the_weighted_square_averaged_over_leads() -> None:
     task, steps = make_task(), 3
     model = make_model(task)
@@ -89,9 +85,9 @@ def test_loss_is_the_weighted_square_averaged_over_leads() -> None:
                         error = (forecast[k, i, j, c] - cases.target[n, k, i, j, c]) / [0.5, 0.7][c]
                         total += area[i, j] / area.sum() * importance[c] / 4 * error**2 / steps
         expected.append(total)
-        np.testing.assert_allclose(case_loss(model, case, task.static, weights), total, rtol=1e-6)
+        np.testing.assert_allclose(case_loss(model, case, task.static, weights), total, rtol=1e-5)
     found = batch_loss(model, cases, jnp.array([0.5, 3.0]), task.static, weights)
-    np.testing.assert_allclose(found, (0.5 * expected[0] + 3.0 * expected[1]) / 2, rtol=1e-6)
+    np.testing.assert_allclose(found, (0.5 * expected[0] + 3.0 * expected[1]) / 2, rtol=1e-5)
 
 
 def test_cases_are_windows_of_the_record() -> None:
@@ -130,9 +126,13 @@ def test_training_learns_and_keeps_the_best() -> None:
     model = make_model(task)
     trained = train(model, task, SAMPLE, config)
     losses = [e.validation[0] for e in trained.history]
-    assert min(losses) < 0.8 * losses[0]
-    assert trained.validation_loss == pytest.approx(min(losses))
     cases = task.source.cases(task.validation, 2, 1)
+    means = np.asarray(task.static.mean_state(cases.forcing.time))
+    best_possible = means[:, 2] + 0.5 * (cases.state[:, 1] - means[:, 1])  # the law that made the record
+    floor = np.mean(np.sum(task.weights * (best_possible - cases.target[:, 0]) ** 2, axis=(1, 2, 3)))
+    assert floor < 0.85 * losses[0]
+    assert min(losses) < 1.1 * floor
+    assert trained.validation_loss == pytest.approx(min(losses))
     again = batch_loss(trained.model, cases, jnp.ones(len(task.validation)), task.static, task.weights)
     assert float(again) == pytest.approx(min(losses), rel=1e-5)
     assert same(model, make_model(task))  # the model passed in is as it was
@@ -182,9 +182,11 @@ def test_squares_are_the_average_of_the_batch_gradients_seen() -> None:
     config = TrainConfig((Stage(7, 2),), batch_size=8, evaluate_every=3, validation_steps=2, fisher_decay=0.1)
     expected: list[list[np.ndarray]] = []
 
+    differentiate = eqx.filter_jit(eqx.filter_grad(batch_loss))
+
     def observe(update: int, model: StepModel, batch: Cases) -> None:
         _, weights = weighted.batch(update, 8)
-        gradient = eqx.filter_grad(batch_loss)(model, batch, jnp.asarray(weights), task.static, task.weights)
+        gradient = differentiate(model, batch, jnp.asarray(weights), task.static, task.weights)
         expected.append([np.asarray(g) ** 2 for g in jax.tree.leaves(gradient)])
 
     weighted = Sample(SAMPLE.starts, SAMPLE.key, np.random.default_rng(1).uniform(0, 2, len(SAMPLE.starts)))
@@ -230,9 +232,10 @@ def test_members_together_equal_members_apart(tmp_path: Path) -> None:
     samples = [
         Sample(rng.choice(SAMPLE.starts, 40), jax.random.key(k), rng.uniform(0, 2, 40)) for k in range(3)
     ]
-    apart = train_members(models, task, samples, CONFIG, path=tmp_path / "apart.safetensors")
-    together = train_members(models, task, samples, CONFIG, together=True, path=tmp_path / "all.safetensors")
-    again = train_members(models, task, samples, CONFIG, together=True, path=tmp_path / "all.safetensors")
+    config = TrainConfig((Stage(6),), batch_size=8, evaluate_every=3, validation_steps=1, dropout=0.2)
+    apart = train_members(models, task, samples, config, path=tmp_path / "apart.safetensors")
+    together = train_members(models, task, samples, config, together=True, path=tmp_path / "all.safetensors")
+    again = train_members(models, task, samples, config, together=True, path=tmp_path / "all.safetensors")
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         "all.safetensors",
         *(f"apart-00{k}.safetensors" for k in range(3)),

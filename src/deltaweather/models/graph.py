@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from ..grid import Grid
@@ -32,16 +33,16 @@ class GraphConfig:
     remat: bool = False
 
     @classmethod
-    def tiny(cls) -> Self:
+    def tiny(cls) -> "GraphConfig":
         """For laptops: 162 mesh nodes."""
         return cls()
 
     @classmethod
-    def small(cls) -> Self:
+    def small(cls) -> "GraphConfig":
         return cls(latent=64, steps=4, mesh_level=3)
 
     @classmethod
-    def paper(cls) -> Self:
+    def paper(cls) -> "GraphConfig":
         """A grid of 4 degrees with 227 channels: half the latents and half the rounds of GraphCast."""
         return cls(latent=256, steps=8, mesh_level=4, remat=True)
 
@@ -90,7 +91,7 @@ class EdgeMLP(eqx.Module):
 
 
 def gather(
-    nodes: Float[Array, "nodes latent"], indices: Int[Array, " edges"]
+    nodes: Float[Array, "nodes latent"], indices: Int[Array | np.ndarray, " edges"]
 ) -> Float[Array, "edges latent"]:
     """The rows of the given nodes; the graph's own indices are never out of bounds."""
     return nodes.at[jnp.asarray(indices)].get(mode="promise_in_bounds")
@@ -199,7 +200,7 @@ class GraphNet(StepModel):
         return self.readout(x).reshape(rows, columns, -1)
 
 
-def _with_date(*parts: Array) -> Array:
+def _with_date(*parts: Array | np.ndarray) -> Array:
     """Concatenates along the last axis, the last part repeated for every row."""
     *rows, time = parts
     dates = jnp.broadcast_to(time, (rows[0].shape[0], time.shape[0]))

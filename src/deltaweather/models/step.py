@@ -4,6 +4,7 @@ import abc
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from ..mesh import GridMesh
@@ -11,14 +12,14 @@ from .layers import Dropout
 
 
 class Forcing(eqx.Module):
-    """What is known of every time beforehand; the leaves share a leading time axis.
+    """What is known of every time beforehand; the leaves share a time axis (and, in `Cases`, one before it).
 
     `time` holds functions of the date (see `climatology.time_basis`), the same everywhere; `fields` holds
-    what differs between cells, such as the sun's height.
+    what differs between cells, such as the sun, for the step that begins at each time.
     """
 
-    time: Float[Array, "time basis"]
-    fields: Float[Array, "time lat lon field"]
+    time: Float[Array | np.ndarray, "*n time basis"]
+    fields: Float[Array | np.ndarray, "*n time lat lon field"]
 
 
 class Static(eqx.Module):
@@ -29,14 +30,16 @@ class Static(eqx.Module):
     needed by the mesh network only.
     """
 
-    fields: Float[Array, "lat lon field"]
-    climatology: Float[Array, "basis lat lon channel"]
-    tendency: Float[Array, " channel"]
+    fields: Float[Array | np.ndarray, "lat lon field"]
+    climatology: Float[Array | np.ndarray, "basis lat lon channel"]
+    tendency: Float[Array | np.ndarray, " channel"]
     graph: GridMesh | None = None
 
-    def mean_state(self, time: Float[Array, "*times basis"]) -> Float[Array, "*times lat lon channel"]:
+    def mean_state(
+        self, time: Float[Array | np.ndarray, "*times basis"]
+    ) -> Float[Array, "*times lat lon channel"]:
         """The climatological state, normalised, at the given dates."""
-        return jnp.tensordot(time, self.climatology, axes=1)
+        return jnp.tensordot(jnp.asarray(time), jnp.asarray(self.climatology), axes=1)
 
 
 class StepModel(eqx.Module):
@@ -75,7 +78,7 @@ class StepModel(eqx.Module):
         means = static.mean_state(forcing.time)
         anomalies = state - means[:-1]
         change = self.network(
-            cell_inputs(anomalies, forcing, static), forcing.time[-1], static, dropout=dropout
+            cell_inputs(anomalies, forcing, static), jnp.asarray(forcing.time[-1]), static, dropout=dropout
         )
         return means[-1] + anomalies[-1] + static.tendency * change
 
@@ -83,11 +86,11 @@ class StepModel(eqx.Module):
 def cell_inputs(
     anomalies: Float[Array, "history lat lon channel"], forcing: Forcing, static: Static
 ) -> Float[Array, "lat lon input"]:
-    """Everything a cell knows: its past anomalies, its forcing now and next, and its fixed fields."""
+    """Everything a cell knows: its past anomalies, the forcing of the step ahead, and its fixed fields."""
     past = jnp.concatenate(list(anomalies), axis=-1)
-    return jnp.concatenate([past, forcing.fields[-2], forcing.fields[-1], static.fields], axis=-1)
+    return jnp.concatenate([past, jnp.asarray(forcing.fields[-2]), jnp.asarray(static.fields)], axis=-1)
 
 
 def input_size(*, channels: int, history: int, forcing_fields: int, static_fields: int) -> int:
     """The length of `cell_inputs`' last axis."""
-    return channels * history + 2 * forcing_fields + static_fields
+    return channels * history + forcing_fields + static_fields
