@@ -1,7 +1,9 @@
 """How much could a trained model's answer have been different, had the training data been different?"""
 
+from deltavariance import estimators as estimators
 from deltavariance import implicit as implicit
 from deltavariance import metrics as metrics
+from deltavariance import plot as plot
 from deltavariance import resampling as resampling
 from deltavariance import tune as tune
 from deltavariance.covariance import Covariance as Covariance
