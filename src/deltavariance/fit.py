@@ -35,6 +35,7 @@ def fit(
     memory_budget: int | None = None,
     key: Any = None,
     probes: int = 8,
+    progress: bool = True,
 ) -> Posterior:
     """A sensible Σ for `params`, which were trained on `data`, with a report on whether to trust it.
 
@@ -64,7 +65,16 @@ def fit(
         (structure, "as asked for") if structure is not None else choose(log_likelihood, params, data, layout)
     )
     options = {"weights": weights, "mask": mask, "batch_size": batch_size, "memory_budget": memory_budget}
-    F = fisher(log_likelihood, params, data, structure=chosen, where=layout, num_data=num_data, **options)
+    F = fisher(
+        log_likelihood,
+        params,
+        data,
+        structure=chosen,
+        where=layout,
+        num_data=num_data,
+        progress=progress,
+        **options,
+    )
     report = make_report(
         F,
         log_likelihood,

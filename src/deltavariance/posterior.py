@@ -1,7 +1,9 @@
 """Parameters with their Σ: the object that answers questions, and that can be saved."""
 
+import hashlib
 import json
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -11,11 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from deltavariance.covariance import Covariance
 from deltavariance.covariance.storage import pack, unpack
+from deltavariance.parameters import Layout
 from deltavariance.report import Report
 from deltavariance.variance import block_variances, covariance, variance
 
@@ -109,31 +112,61 @@ class Posterior(eqx.Module):
         return self.summary
 
     def save(self, path: str | Path) -> None:
-        """Write Σ and the uncertain parameters as safetensors: numbers and a description, no code."""
-        layout = self.sigma.layout
+        """Write Σ as safetensors, with a description in JSON and a fingerprint of the parameters: numbers, no code.
+
+        The parameters themselves are not written: they are the model's, and have a file of their own.
+        """
         tensors, description = pack(self.sigma)
-        for name, leaf in zip(layout.names, layout.take(self.params), strict=True):
-            tensors[f"params/{name}"] = np.asarray(leaf)
+        summary = self.summary
         header = {
             "format": FORMAT,
+            "version": version("deltavariance"),
+            "structure": type(self.sigma).__name__ if summary is None else summary.structure,
+            "num_data": json.dumps(None if summary is None else summary.num_data),
+            "damping": json.dumps(None if summary is None else summary.damping),
+            "fingerprint": fingerprint(self.sigma.layout, self.params),
             "sigma": json.dumps(description),
-            "report": json.dumps(None if self.summary is None else self.summary.as_dict()),
+            "report": json.dumps(None if summary is None else summary.as_dict()),
         }
-        save_file({name: np.ascontiguousarray(x) for name, x in tensors.items()}, str(path), metadata=header)
+        contiguous = {name: np.ascontiguousarray(x).reshape(x.shape) for name, x in tensors.items()}
+        save_file(contiguous, str(path), metadata=header)
 
 
 def load(path: str | Path, params: PyTree) -> Posterior:
-    """Read what `Posterior.save` wrote. `params` gives the pytree that the saved parameters are put into."""
-    with safe_open(str(path), framework="numpy") as file:
-        header = file.metadata() or {}
-        if header.get("format") != FORMAT:
-            raise ValueError(
-                f"{path} is no posterior saved by this library: its format is {header.get('format')!r}."
-            )
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    """Read what `Posterior.save` wrote, for the parameters that it was saved with: others are an error.
+
+    Nothing is unpickled; a file that is cut short or is no posterior is an error.
+    """
+    try:
+        with safe_open(str(path), framework="numpy") as file:
+            header = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(
+            f"{path} cannot be read: it is damaged, cut short, or no safetensors file ({error})."
+        ) from error
+    if header.get("format") != FORMAT:
+        raise ValueError(
+            f"{path} is no posterior that this version can read: its format is {header.get('format')!r}, and {FORMAT!r}"
+            " was expected."
+        )
     sigma = unpack(tensors, json.loads(header["sigma"]))
     sigma.layout.check(params, f"{path}")
-    saved = [jnp.asarray(tensors[f"params/{name}"]) for name in sigma.layout.names]
+    if header["fingerprint"] != fingerprint(sigma.layout, params):
+        raise ValueError(
+            f"{path} was saved with other parameters: names and shapes agree, and the values differ. A covariance"
+            " belongs to the parameters that it was fitted at: load those, or fit again."
+        )
     report = json.loads(header["report"])
     summary = None if report is None else Report(**{**report, "warnings": tuple(report["warnings"])})
-    return Posterior(sigma.layout.put(params, saved), sigma, summary)
+    return Posterior(params, sigma, summary)
+
+
+def fingerprint(layout: Layout, params: PyTree) -> str:
+    """A SHA-256 of the uncertain parameters: their names, shapes, types and values."""
+    digest = hashlib.sha256()
+    for name, leaf in zip(layout.names, layout.take(params), strict=True):
+        values = np.asarray(leaf)
+        digest.update(f"{name} {values.shape} {values.dtype};".encode())
+        digest.update(np.ascontiguousarray(values).tobytes())
+    return digest.hexdigest()

@@ -14,12 +14,15 @@ from deltavariance import cases as _cases
 from deltavariance.curvature.base import Curvature
 from deltavariance.memory import largest_batch
 from deltavariance.parameters import Frozen, Layout, Where, freeze
+from deltavariance.progress import with_progress
 from deltavariance.structures import Diagonal, Structure
 from deltavariance.tracing import example_gradients
 from deltavariance.variance import hashable
 
 PyTree = Any
 LogLikelihood = Callable[[Any, Any], Any]
+# The batches whose scores the paper's moving average takes in, where nothing else is said.
+PAPERS_BATCH = 32
 
 
 class Fisher(Curvature):
@@ -76,13 +79,15 @@ def fisher(
     num_data: int | None = None,
     batch_size: int | None = None,
     memory_budget: int | None = None,
+    progress: bool = True,
 ) -> Fisher:
     """The empirical Fisher information `F = Σ_n w_n s_n s_nᵀ / Σ_n w_n` with scores `s_n = ∇ log p(example_n)`.
 
     `log_likelihood(params, example)` is the real log-density of one example, noise scale included: F⁻¹ scales with
     its square. `data` is a pytree with one row an example, or an iterable of such batches, read once. A weight
     counts an example that many times, a mask's `False` leaves it out; N is the sum of the weights unless `num_data`
-    says otherwise. With `decay` the batches of an iterable enter a moving average, as in the paper.
+    says otherwise. With `decay` the batches of an iterable enter a moving average, as in the paper; arrays are cut
+    into batches of `batch_size`, or the paper's 32. At a terminal a progress bar is shown unless `progress=False`.
 
     Cost: one gradient of the log-likelihood over the data (`Diagonal`), in memory of one batch.
 
@@ -96,7 +101,8 @@ def fisher(
     """
     structure = Diagonal() if structure is None else structure
     layout = where if isinstance(where, Layout) else Layout.of(params, where)
-    first: Fisher | None = None
+    if decay is not None and batch_size is None and _cases.is_tree_of_arrays(data):
+        batch_size = PAPERS_BATCH
     again = structure
     while True:
         total = _pass(
@@ -111,11 +117,11 @@ def fisher(
             num_data,
             batch_size,
             memory_budget,
+            progress,
         )
-        first = total
         following = again.next_pass(total.mean, layout)
         if following is None:
-            return first
+            return total
         if not _cases.is_tree_of_arrays(data) and iter(data) is data:
             raise ValueError(
                 f"{structure} needs a second pass over the data, and the iterator given is used up after the first."
@@ -136,6 +142,7 @@ def _pass(
     num_data: int | None,
     batch_size: int | None,
     memory_budget: int | None,
+    progress: bool,
 ) -> Fisher:
     ll_arrays, ll = hashable(log_likelihood)
     arrays, frozen = freeze(params)
@@ -143,47 +150,40 @@ def _pass(
     def largest(batch: PyTree) -> int:
         return largest_batch((ll_arrays, ll), (arrays, frozen), batch, layout, batch_size, memory_budget)
 
-    result: Fisher | None = None
-    pieces: Fisher | None = None
-    last = -1
     call = functools.partial(_batch_statistic, ll, frozen)
-    for batch in _cases.batches(data, _cases.combined(weights, mask), largest):
-        total, weight, bad = call(
+    result: Fisher | None = None
+    total, seen, last = None, jnp.zeros(()), 0
+    parts = _cases.batches(data, _cases.combined(weights, mask), largest)
+    for batch in with_progress(parts, f"{type(structure).__name__} Fisher information", None, progress):
+        part, weight, bad = call(
             ll_arrays, arrays, structure, batch.cases, jnp.asarray(batch.weights, float), layout
         )
         raise_if_bad(bad, batch)
-        mean = jax.tree.map(lambda s, w=weight: s / jnp.where(w > 0, w, 1), total)
-        one = Fisher(structure, mean, weight, weight, layout, jnp.ones(()), None)
-        if batch.number == last and pieces is not None:
+        if decay is not None and batch.number != last:
             # A batch that was cut to fit in memory is one batch still, and one step of a moving average.
-            pieces = _follow(pieces, one, batches=pieces.batches)
-        else:
-            result = _after(result, pieces, decay)
-            pieces = one
-        last = batch.number
-    result = _after(result, pieces, decay)
-    assert result is not None
+            result = _step(result, structure, total, seen, layout, decay)
+            total, seen = None, jnp.zeros(())
+        total = part if total is None else jax.tree.map(jnp.add, total, part)
+        seen, last = seen + weight, batch.number
+    result = _step(result, structure, total, seen, layout, decay)
     if num_data is not None:
-        result = eqx.tree_at(
-            lambda f: f.num_data, result, jnp.asarray(float(num_data)), is_leaf=lambda x: x is None
-        )
+        result = eqx.tree_at(lambda f: f.num_data, result, jnp.asarray(float(num_data)))
     return result
 
 
-def _after(result: Fisher | None, batch: Fisher | None, decay: float | None) -> Fisher | None:
-    """The result so far with a whole batch counted in."""
-    if batch is None:
-        return result
-    batch = Fisher(
-        batch.structure, batch.mean, batch.weight, batch.num_data, batch.layout, batch.batches, decay
-    )
-    return batch if result is None else _follow(result, batch)
+def _step(
+    before: Fisher | None, structure: Structure, total: Any, seen: Array, layout: Layout, decay: float | None
+) -> Fisher:
+    """`before` with a sum over `seen` examples counted in as one more batch."""
+    mean = jax.tree.map(lambda x: x / jnp.where(seen > 0, seen, 1), total)
+    batch = Fisher(structure, mean, seen, seen, layout, jnp.ones(()), decay)
+    return batch if before is None else _follow(before, batch)
 
 
-def _follow(before: Fisher, after: Fisher, batches: Array | None = None) -> Fisher:
+def _follow(before: Fisher, after: Fisher) -> Fisher:
     """`before` with the batches of `after` counted in, summed or by the moving average."""
     total = before.weight + after.weight
-    batches = before.batches + after.batches if batches is None else batches
+    batches = before.batches + after.batches
     if before.decay is None:
         share = after.weight / jnp.where(total > 0, total, 1)
     else:
