@@ -11,4 +11,7 @@ from deltavariance.tune.block_scales import CrossValidation as CrossValidation
 from deltavariance.tune.block_scales import block_scales as block_scales
 from deltavariance.tune.conformal import ConformalQuantile as ConformalQuantile
 from deltavariance.tune.conformal import conformal as conformal
+from deltavariance.tune.damping import GRID as GRID
+from deltavariance.tune.damping import damped_variances as damped_variances
+from deltavariance.tune.damping import damping as damping
 from deltavariance.tune.noise import noise as noise

@@ -15,6 +15,7 @@ from deltavariance.metrics.families import Family, as_family
 from deltavariance.metrics.noise_model import NoiseModel
 from deltavariance.tune.noise import fit_noise
 
+_AT_ONCE = 1 << 20
 _TIE = 1e-5  # in units of a correlation or of nats a case; far below what validation data can tell apart
 
 
@@ -72,7 +73,7 @@ def best_damping(
     curvature); of equal scores the damping nearest to the middle of the grid is taken, which is the inner end
     of such a stretch.
 
-    Cost: some 70 passes over the errors for each damping with the likelihood, one with the correlation.
+    Cost: some 30 passes over the errors for each damping with the likelihood, one with the correlation.
 
     >>> e = jnp.array([1.0, -1.0, 2.0, -2.0, 3.0, -3.0])
     >>> curves = jnp.stack([jnp.ones(6), e**2, 1 / e**2])
@@ -111,12 +112,13 @@ def _scores(score: Score, family: Family, curves: Array, e: Array) -> Float[Arra
         value = score(family, e, jnp.where(usable, v, 1.0))
         return jnp.where(usable & jnp.isfinite(value), value, -jnp.inf)
 
-    return lax.map(one, curves)
+    # Side by side as far as the temporaries stay within some tens of megabytes.
+    return lax.map(one, curves, batch_size=max(1, min(len(curves), _AT_ONCE // e.size)))
 
 
 def _likelihood(family: Family, e: Array, v: Array) -> Array:
     ones = jnp.ones(e.shape[0], e.dtype)
-    model = fit_noise(family, e, v, jnp.ones_like(e), ones)
+    model = fit_noise(family, e, v, jnp.ones_like(e), ones, sketch=True)
     return weighted_mean(model.log_density(e, v), ones)
 
 
