@@ -7,6 +7,7 @@ import sys
 # A subcommand is a module with `add_arguments(parser)` and `main(arguments)`; a new one is one line here.
 SUBCOMMANDS = {
     "core": ("benchmarks.core", "variance and Fisher information of seven networks, against one gradient"),
+    "kronecker": ("benchmarks.kronecker", "Kronecker-factored fits and variances, against one gradient"),
 }
 
 

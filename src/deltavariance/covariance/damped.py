@@ -41,7 +41,9 @@ def damped(
         return Piece(anew, 1 / _positive(inverse[:, None], name))
     raise ValueError(
         f"`prior_precision` gives each entry of {name!r} a number of its own, and a Kronecker-factored block cannot hold"
-        " that exactly. Give one number for this leaf, as in `prior_precision={" + repr(name) + ": 1.0}`, or use"
+        " that exactly. Give one number for this leaf, as in `prior_precision={"
+        + repr(name)
+        + ": 1.0}`, or use"
         " `dv.Diagonal()`."
     )
 

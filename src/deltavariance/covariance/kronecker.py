@@ -91,7 +91,9 @@ class KroneckerCovariance(Covariance):
             self.layout,
         )
 
-    def _each(self, function: Callable[[Piece, Array, Sequence[int]], Array], leaves: Sequence[Array]) -> list[Array]:
+    def _each(
+        self, function: Callable[[Piece, Array, Sequence[int]], Array], leaves: Sequence[Array]
+    ) -> list[Array]:
         results = []
         for pieces, leaf, shape in zip(self.pieces, leaves, self.layout.shapes, strict=True):
             first, *rest = [function(piece, leaf, shape) for piece in pieces]

@@ -55,7 +55,8 @@ class InBasis(Structure):
     def statistic(self, gradients: ExampleGradients, weights: Float[Array, "K B"]) -> Eigenvalues:
         weights = jnp.broadcast_to(weights, (gradients.components, gradients.cases))
         return [
-            tuple(rotated_square_sum(bases, gradients, number, weights)) for number, bases in enumerate(self.bases)
+            tuple(rotated_square_sum(bases, gradients, number, weights))
+            for number, bases in enumerate(self.bases)
         ]
 
     def covariance(

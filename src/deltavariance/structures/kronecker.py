@@ -36,7 +36,9 @@ class Moment(eqx.Module):
     kind: Kind = eqx.field(static=True)
 
     def diagonal(self) -> Float[Array, "N I O"]:
-        left, right = (jnp.diagonal(m, axis1=1, axis2=2) if m.ndim == 3 else m for m in (self.left, self.right))
+        left, right = (
+            jnp.diagonal(m, axis1=1, axis2=2) if m.ndim == 3 else m for m in (self.left, self.right)
+        )
         return left[:, :, None] * right[:, None, :] * self._over_count()
 
     def spectrum(self) -> tuple[Basis, Float[Array, "N I"], Float[Array, "N O"]]:
@@ -138,7 +140,9 @@ class Kronecker(Structure):
         return KroneckerCovariance(pieces, tuple(self.kinds_of(mean)), layout)
 
     def diagonal(self, mean: Moments, layout: Layout) -> list[Array]:
-        bases = [tuple(Basis(None, None, moment.path, moment.frame) for moment in moments) for moments in mean]
+        bases = [
+            tuple(Basis(None, None, moment.path, moment.frame) for moment in moments) for moments in mean
+        ]
         return add_pieces(bases, [tuple(moment.diagonal() for moment in moments) for moments in mean], layout)
 
     def kinds(self, mean: Moments, layout: Layout) -> dict[str, str]:

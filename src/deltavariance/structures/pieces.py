@@ -33,7 +33,7 @@ def covering_forms(forms: Sequence[Form], shape: tuple[int, ...]) -> list[Produc
         return factored
     with jax.ensure_compile_time_eval():
         numbers = jax.numpy.arange(size).reshape(shape)
-        seen = np.concatenate([np.asarray(form.seen(numbers)).ravel() for form in factored])
+        seen = np.concatenate([np.asarray(form.path.apply(numbers)).ravel() for form in factored])
     return factored if len(np.unique(seen)) == size else None
 
 
