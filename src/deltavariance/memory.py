@@ -13,6 +13,8 @@ from deltavariance.parameters import Frozen, Layout
 from deltavariance.tracing import Traced, trace
 
 DEFAULT_BUDGET = 1 << 30
+# The cotangents of many components are gone through again and again: batches are cut so that they stay near the core.
+CACHE = 1 << 23
 
 
 def physical_memory() -> int | None:
@@ -70,12 +72,16 @@ def _measure(
     case_shapes: Any,
     treedef: Any,
     layout: Layout,
-) -> int:
-    found: list[int] = []
+) -> tuple[int, int]:
+    """The bytes of one case, and those of its cotangents if there are several components (0 for one)."""
+    found: list[tuple[int, int]] = []
 
     def look(u_arrays: Any, arrays: Any) -> tuple[()]:
         case = jax.tree.unflatten(treedef, case_shapes)
-        found.append(bytes_per_case(trace(u.thaw(u_arrays), params.thaw(arrays), layout, case), layout))
+        traced = trace(u.thaw(u_arrays), params.thaw(arrays), layout, case)
+        components = math.prod(traced.out_shape.shape)
+        pulled_back = components * sum(_bytes(shape) for shape in traced.plan.taps) if components > 1 else 0
+        found.append((bytes_per_case(traced, layout), pulled_back))
         return ()
 
     jax.eval_shape(look, u_shapes, param_shapes)
@@ -98,7 +104,9 @@ def largest_batch(
         raise ValueError(f"batch_size must be at least 1, and it is {batch_size}.")
     leaves, treedef = jax.tree.flatten(cases)
     case_shapes = tuple(jax.ShapeDtypeStruct(leaf.shape[1:], jnp.result_type(leaf)) for leaf in leaves)
-    needed = _measure(u[1], _shapes(u[0]), params[1], _shapes(params[0]), case_shapes, treedef, layout)
+    needed, pulled_back = _measure(
+        u[1], _shapes(u[0]), params[1], _shapes(params[0]), case_shapes, treedef, layout
+    )
     memory = physical_memory()
     if memory is not None and needed > memory:
         raise MemoryError(
@@ -107,7 +115,8 @@ def largest_batch(
             " fewer components, or use `jax.checkpoint` inside u."
         )
     if batch_size is None:
-        return max(1, (DEFAULT_BUDGET if budget is None else budget) // max(1, needed))
+        budget = DEFAULT_BUDGET if budget is None else budget
+        return max(1, min(budget // max(1, needed), CACHE // max(1, pulled_back)))
     if memory is not None and batch_size * needed > memory:
         raise MemoryError(
             f"batch_size={batch_size} needs about {batch_size * needed:,} bytes ({needed:,} a case) and the machine has"

@@ -11,14 +11,20 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
 from jaxtyping import Array, Float
 
 from deltavariance.contraction.loops import over_cases, over_components, sum_over_cases
 from deltavariance.tracing.gradients import Dense, Form, Products, Rows, add_up, widened
 from deltavariance.tracing.gradients import ExampleGradients as Gradients
 
-# Up to this T the pairs cost less than building G: measured on a CPU for I = O = 256 (T = 2: 14 times less).
-MOST_PAIRS = 4
+# Up to this T the pairs cost less than building G. In units of I·O they take T(T+1)/2 products with S against T products
+# and a square, and a square, bound by memory, costs some sixteen products (measured on a CPU for I = O = 256). With many
+# components only the products with S are shared, and at T = 20 with 21 of them G was quicker all the same.
+MOST_PAIRS = 6
+# How many numbers an intermediate of a chunk of cases may have: some megabytes, to stay in the cache.
+_AT_ONCE = 1 << 20
 
 
 def quadratic(diagonal: Sequence[Array], gradients: Gradients) -> list[Float[Array, "K B"]]:
@@ -63,29 +69,44 @@ def leaf_quadratic(s: Array, forms: tuple[Form, ...], gradients: Gradients, shap
 
 def products_quadratic(s: Float[Array, "N I O"], form: Products) -> Float[Array, "K B"]:
     """`Σ S G²` in the frame of a form of products."""
-    components, cases = form.parts[0].cotangent.shape[:2]
+    n, i, o = form.frame
+    if form.pairs == 1 and n > 1:
+        return _stack_quadratic(s, form)
     if form.pairs <= MOST_PAIRS:
-        return over_components(lambda one: pairs_quadratic(s, *one.factors()), form, components)
-    return over_components(
-        lambda one: over_cases(lambda case: _dense_quadratic(s, case.explicit()), one, cases),
-        form,
-        components,
-    )
+        size = max(1, _AT_ONCE // (n * form.pairs**2 * (i + o))) if form.pairs > 1 else form.count
+        return over_cases(lambda some: pairs_quadratic(s, *some.factors()), form, form.count, size)
+
+    def explicit(case: Products) -> Array:
+        return over_components(lambda one: _dense_quadratic(s, one.explicit()), case, form.components)
+
+    return over_cases(explicit, form, form.count)
+
+
+def _stack_quadratic(s: Float[Array, "N I O"], form: Products) -> Float[Array, "K B"]:
+    """The same for a stack of weights used once each, one weight at a time: nothing of the stack's size is made."""
+    a, g = form.factors()
+
+    def one(total: Array, slices: tuple[Array, Array, Array]) -> tuple[Array, None]:
+        s, a, g = slices
+        return total + jnp.sum((a**2 @ s) * g**2, axis=-1), None
+
+    zero = jnp.zeros(g.shape[:2], a.dtype)
+    return lax.scan(one, zero, (s, jnp.moveaxis(a[:, :, 0], 1, 0), jnp.moveaxis(g[:, :, :, 0], 2, 0)))[0]
 
 
 def pairs_quadratic(
     s: Float[Array, "N I O"], a: Float[Array, "B N T I"], g: Float[Array, "K B N T O"]
-) -> Array:
-    """`Σ S (Σ_t a_t g_tᵀ)²`, `[K, B]`, by pairs of factors."""
-    total = jnp.zeros((), a.dtype)
-    for first in range(a.shape[2]):
-        for second in range(first + 1):
-            left = a[:, :, first] * a[:, :, second]
-            right = g[:, :, :, first] * g[:, :, :, second]
-            # Written as one matrix product, then one elementwise one: `bni,nio->bno` is the whole batch's cost.
-            term = jnp.sum(jnp.einsum("bni,nio->bno", left, s) * right, axis=(2, 3))
-            total = total + (term if first == second else 2 * term)
-    return total
+) -> Float[Array, "K B"]:
+    """`Σ S (Σ_t a_t g_tᵀ)²` by pairs of factors; the products with S are made once for all components."""
+    first, second = np.tril_indices(a.shape[2])
+    # Written as one matrix product, then one elementwise one: the first is the whole batch's cost.
+    left = jnp.einsum("bnpi,nio->bnpo", a[:, :, first] * a[:, :, second], s)
+    left = left * np.where(first == second, 1, 2).astype(left.dtype)[:, None]
+
+    def one(g: Array) -> Array:
+        return jnp.sum(left * g[:, :, first] * g[:, :, second], axis=(1, 2, 3))
+
+    return one(g[0])[None] if g.shape[0] == 1 else lax.map(one, g)
 
 
 def _dense_quadratic(s: Array, g: Array) -> Array:
@@ -115,23 +136,27 @@ def leaf_square_sum(
 
 def products_square_sum(form: Products, weights: Float[Array, "K B"]) -> Float[Array, "N I O"]:
     """`Σ_{k,b} w G²` in the frame of a form of products."""
+    n, i, o = form.frame
     if form.pairs <= MOST_PAIRS:
-        return pairs_square_sum(*form.factors(), weights)
+        size = max(1, _AT_ONCE // (n * form.pairs**2 * (i + o))) if form.pairs > 1 else form.count
+
+        def pairs(some: Products, w: Array) -> Array:
+            a, g = some.factors()
+            return pairs_square_sum(a, g, w)
+
+        return sum_over_cases(pairs, form, weights, size)
     return sum_over_cases(lambda case, w: _dense_square_sum(case.explicit(), w), form, weights)
 
 
 def pairs_square_sum(
     a: Float[Array, "B N T I"], g: Float[Array, "K B N T O"], weights: Float[Array, "K B"]
 ) -> Float[Array, "N I O"]:
-    """`Σ_{k,b} w (Σ_t a_t g_tᵀ)²` by pairs of factors."""
-    total = jnp.zeros((), a.dtype)
-    for first in range(a.shape[2]):
-        for second in range(first + 1):
-            left = a[:, :, first] * a[:, :, second]
-            right = jnp.einsum("kb,kbno->bno", weights, g[:, :, :, first] * g[:, :, :, second])
-            term = jnp.einsum("bni,bno->nio", left, right)
-            total = total + (term if first == second else 2 * term)
-    return total
+    """`Σ_{k,b} w (Σ_t a_t g_tᵀ)²` by pairs of factors; the components are summed before the product with the inputs."""
+    first, second = np.tril_indices(a.shape[2])
+    twice = np.where(first == second, 1, 2).astype(a.dtype)
+    left = a[:, :, first] * a[:, :, second]
+    right = jnp.einsum("kb,kbnpo->bnpo", weights, g[:, :, :, first] * g[:, :, :, second])
+    return jnp.einsum("bnpi,bnpo->nio", left, right * twice[:, None])
 
 
 def _dense_square_sum(g: Array, weights: Array) -> Array:

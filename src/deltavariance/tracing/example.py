@@ -54,17 +54,29 @@ def example_gradients(
             tapped, probes, {number: leaves[number] for number in plan.plain}, has_aux=True
         )
         if components == 1:
-            cotangents = pull_back(jnp.ones(out_shape.shape, out_shape.dtype))
-        else:
-            basis = jnp.reshape(jnp.eye(components, dtype=out_shape.dtype), (components, *out_shape.shape))
-            cotangents = jax.vmap(pull_back)(basis)
-        return value, recorded, cotangents
+            return value, recorded, pull_back(jnp.ones(out_shape.shape, out_shape.dtype))
+        basis = jnp.reshape(jnp.eye(components, dtype=out_shape.dtype), (components, *out_shape.shape))
+        return value, recorded, jax.vmap(pull_back, out_axes=(taps_at, 0))(basis)
 
-    batched = jax.vmap(one, out_axes=(0, 0, 0 if components == 1 else 1))
+    # Where scans left the axes of cases and components, there they stay.
+    records_at, taps_at = _scans(plan)
+    plain_at = 0 if components == 1 else 1
+    batched = jax.vmap(one, out_axes=(0, records_at, (taps_at, plain_at)))
     value, recorded, (cotangents, plain) = batched(jax.tree.leaves(z))
     if components == 1:
-        cotangents, plain = jax.tree.map(lambda g: g[None], (cotangents, plain))
+        cotangents = [jnp.expand_dims(g, axis + 1) for g, axis in zip(cotangents, taps_at, strict=True)]
+        plain = {number: g[None] for number, g in plain.items()}
     return ExampleGradients(join(plan.uses, recorded, cotangents, plain, layout), value, layout)
+
+
+def _scans(plan: Plan) -> tuple[list[int], list[int]]:
+    """How many scans enclose each record and each tap."""
+    records, taps = [0] * len(plan.records), [0] * len(plan.taps)
+    for use in plan.uses:
+        taps[use.tap] = len(use.lengths)
+        if use.recorded is not None:
+            records[use.recorded] = len(use.lengths)
+    return records, taps
 
 
 class Traced:

@@ -13,6 +13,7 @@ as small as its use allows:
 one. A form's `path` leads from the leaf to the frame.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,56 +40,53 @@ def widened(x: Array) -> Array:
 
 
 class Part(eqx.Module):
-    """One use of a weight: what was recorded `[B, *scans, ...]` and its cotangent `[K, B, *scans, ...]`."""
+    """One use of a weight: what was recorded, `[*scans, B, ...]`, and its cotangent, `[*scans, B, K, ...]`.
+
+    The axes stay where scans and batching put them: moving them would copy what is largest in memory.
+    """
 
     recorded: Array
     cotangent: Array
     use: Use = eqx.field(static=True)
 
-    def _arrange(self, x: Array, leading: int) -> Array:
-        """`[*leading, *scans, N, T, F]` to `[*leading, N', T', F]`: mapped scans join N, the others T."""
-        scans = range(leading, leading + len(self.use.lengths))
-        stacked = [axis for axis, sliced in zip(scans, self.use.mapped, strict=True) if sliced]
-        shared = [axis for axis, sliced in zip(scans, self.use.mapped, strict=True) if not sliced]
+    @property
+    def scans(self) -> int:
+        return len(self.use.lengths)
+
+    def _arrange(self, x: Array, batch: Sequence[int]) -> Array:
+        """`[*scans, *batch axes, N, T, F]` to `[*batch axes as told, N', T', F]`: mapped scans join N, others T."""
+        stacked = [axis for axis, sliced in enumerate(self.use.mapped) if sliced]
+        shared = [axis for axis, sliced in enumerate(self.use.mapped) if not sliced]
         n, t, f = range(x.ndim - 3, x.ndim)
-        x = jnp.transpose(x, (*range(leading), *stacked, n, *shared, t, f))
-        counts = [
-            int(
-                np.prod(
-                    [
-                        length
-                        for length, sliced in zip(self.use.lengths, self.use.mapped, strict=True)
-                        if sliced == kind
-                    ]
-                )
-            )
-            for kind in (True, False)
-        ]
-        n_size, t_size = x.shape[leading + len(stacked)], x.shape[-2]
-        return jnp.reshape(x, (*x.shape[:leading], counts[0] * n_size, counts[1] * t_size, x.shape[-1]))
+        n_size = math.prod(x.shape[axis] for axis in (*stacked, n))
+        t_size = math.prod(x.shape[axis] for axis in (*shared, t))
+        x = jnp.transpose(x, (*batch, *stacked, n, *shared, t, f))
+        return jnp.reshape(x, (*x.shape[: len(batch)], n_size, t_size, x.shape[-1]))
 
     def inputs(self) -> Float[Array, "B N T I"]:
         assert self.use.rule is not None
-        scans = len(self.use.lengths)
-        return self._arrange(_over_leading(self.use.rule.inputs, 1 + scans)(self.recorded), 1)
+        return self._arrange(
+            _over_leading(self.use.rule.inputs, self.scans + 1)(self.recorded), (self.scans,)
+        )
 
     def cotangents(self) -> Float[Array, "K B N T O"]:
         assert self.use.rule is not None
-        scans = len(self.use.lengths)
-        rule = jax.vmap(_over_leading(self.use.rule.cotangents, 1 + scans), in_axes=(0, None))
-        return self._arrange(rule(self.cotangent, self.recorded), 2)
+        each = jax.vmap(self.use.rule.cotangents, in_axes=(0, None))
+        g = _over_leading(each, self.scans + 1)(self.cotangent, self.recorded)
+        return self._arrange(g, (self.scans + 1, self.scans))
 
     def cases(self, start: Any, size: int) -> "Part":
         """The part of some consecutive cases."""
         return Part(
-            jax.lax.dynamic_slice_in_dim(self.recorded, start, size, axis=0),
-            jax.lax.dynamic_slice_in_dim(self.cotangent, start, size, axis=1),
+            jax.lax.dynamic_slice_in_dim(self.recorded, start, size, axis=self.scans),
+            jax.lax.dynamic_slice_in_dim(self.cotangent, start, size, axis=self.scans),
             self.use,
         )
 
     def component(self, k: Any) -> "Part":
         """The part of one component of u."""
-        return Part(self.recorded, jax.lax.dynamic_slice_in_dim(self.cotangent, k, 1, axis=0), self.use)
+        one = jax.lax.dynamic_slice_in_dim(self.cotangent, k, 1, axis=self.scans + 1)
+        return Part(self.recorded, one, self.use)
 
 
 class Products(eqx.Module):
@@ -98,6 +96,15 @@ class Products(eqx.Module):
     path: Path = eqx.field(static=True)
     frame: tuple[int, ...] = eqx.field(static=True)
     pairs: int = eqx.field(static=True)
+
+    @property
+    def components(self) -> int:
+        return int(self.parts[0].cotangent.shape[self.parts[0].scans + 1])
+
+    @property
+    def count(self) -> int:
+        """B, the number of cases held."""
+        return int(self.parts[0].recorded.shape[self.parts[0].scans])
 
     def factors(self) -> tuple[Float[Array, "B N T I"], Float[Array, "K B N T O"]]:
         """`a` and `g`. Cost: no arithmetic, but a convolution's patches are laid out here."""
@@ -136,6 +143,11 @@ class Rows(eqx.Module):
     path: Path = eqx.field(static=True)
     frame: tuple[int, ...] = eqx.field(static=True)
 
+    @property
+    def count(self) -> int:
+        """B, the number of cases held."""
+        return int(self.g.shape[1])
+
     def seen(self, leaf: Array) -> Float[Array, "V D"]:
         """An array of the leaf's shape (a diagonal, say) in this form's frame."""
         return jnp.reshape(self.path.apply(leaf), self.frame)
@@ -173,6 +185,11 @@ class Dense(eqx.Module):
     """The plain per-example gradient."""
 
     g: Float[Array, "K B ..."]
+
+    @property
+    def count(self) -> int:
+        """B, the number of cases held."""
+        return int(self.g.shape[1])
 
     def dense(self, shape: Sequence[int]) -> Array:
         return widened(self.g)
@@ -242,7 +259,11 @@ def join(
     plain: dict[int, Array],
     layout: Layout,
 ) -> tuple[tuple[Form, ...], ...]:
-    """Sort the uses of each leaf into forms; products by the same path become one."""
+    """Sort the uses of each leaf into forms; products by the same path become one.
+
+    Recorded operands come as `[*scans, B, ...]`, cotangents as `[*scans, B, K, ...]`, plain gradients as
+    `[K, B, *shape]`.
+    """
     leaves: list[tuple[Form, ...]] = []
     for number, shape in enumerate(layout.shapes):
         if number in plain:
@@ -300,16 +321,22 @@ def _pairs(part: Part) -> int:
 
 def _bias(use: Use, g: Array, shape: Sequence[int]) -> Array:
     """A view that is added to a product: its gradient is the cotangent, summed over the scans that share it."""
-    shared = tuple(2 + depth for depth, sliced in enumerate(use.mapped) if not sliced)
-    return _home(use.path, jnp.sum(widened(g), axis=shared), shape, 2)
+    scans = len(use.lengths)
+    stacked = [axis for axis, sliced in enumerate(use.mapped) if sliced]
+    shared = tuple(axis for axis, sliced in enumerate(use.mapped) if not sliced)
+    order = (*shared, scans + 1, scans, *stacked, *range(scans + 2, g.ndim))
+    summed = jnp.sum(widened(jnp.transpose(g, order)), axis=tuple(range(len(shared))))
+    return _home(use.path, summed, shape, 2)
 
 
 def _rows(use: Use, recorded: Array, g: Array) -> Rows:
     """A look-up's rows, the enclosing scans laid out one after another."""
     assert use.rule is not None
     scans = len(use.lengths)
-    numbers = _over_leading(use.rule.inputs, 1 + scans)(recorded)
-    rule = jax.vmap(_over_leading(use.rule.cotangents, 1 + scans), in_axes=(0, None))
-    shares = rule(g, recorded)
+    numbers = jnp.moveaxis(_over_leading(use.rule.inputs, scans + 1)(recorded), scans, 0)
+    each = jax.vmap(use.rule.cotangents, in_axes=(0, None))
+    shares = _over_leading(each, scans + 1)(g, recorded)
+    shares = jnp.moveaxis(shares, (scans + 1, scans), (0, 1))
     numbers = jnp.reshape(numbers, (numbers.shape[0], -1))
-    return Rows(numbers, jnp.reshape(shares, (*shares.shape[:2], numbers.shape[1], -1)), use.path, use.frame)
+    shares = jnp.reshape(shares, (*shares.shape[:2], numbers.shape[1], -1))
+    return Rows(numbers, shares, use.path, use.frame)
