@@ -19,9 +19,9 @@ from deltavariance.contraction.loops import over_cases, over_components, sum_ove
 from deltavariance.tracing.gradients import Dense, Form, Products, Rows, add_up, widened
 from deltavariance.tracing.gradients import ExampleGradients as Gradients
 
-# Up to this T the pairs cost less than building G. In units of I·O they take T(T+1)/2 products with S against T products
-# and a square, and a square, bound by memory, costs some sixteen products (measured on a CPU for I = O = 256). With many
-# components only the products with S are shared, and at T = 20 with 21 of them G was quicker all the same.
+# Up to this T the pairs cost less than building G. In units of I·O they take T(T+1)/2 products with S against T
+# products and a square; bound by memory, a square costs some sixteen products (on a CPU, I = O = 256). Components
+# share the products with S, and yet at T = 20 and 21 components G was quicker.
 MOST_PAIRS = 6
 # How many numbers an intermediate of a chunk of cases may have: some megabytes, to stay in the cache.
 _AT_ONCE = 1 << 20
