@@ -40,8 +40,8 @@ def damped(
         anew = Basis(None, vectors, basis.path, basis.frame)
         return Piece(anew, 1 / _positive(inverse[:, None], name))
     raise ValueError(
-        f"`prior_precision` gives each entry of {name!r} a number of its own, and a Kronecker-factored block cannot hold"
-        " that exactly. Give one number for this leaf, as in `prior_precision={"
+        f"`prior_precision` gives each entry of {name!r} a number of its own, and a Kronecker-factored block"
+        " cannot hold that exactly. Give one number for this leaf, as in `prior_precision={"
         + repr(name)
         + ": 1.0}`, or use"
         " `dv.Diagonal()`."
