@@ -54,7 +54,8 @@ def main(arguments: argparse.Namespace) -> None:
         found = cache.get(name, measurements[name])
         rows += found
         print(f"{table(found)}\n{name}: {time.perf_counter() - start:.0f} s\n", flush=True)
-    print(verdict(rows))
+    if any(row.asked is not None for row in rows):
+        print(verdict(rows))
     if not arguments.case:
         words = "python -m benchmarks core" + (
             "" if arguments.seconds == 20 else f" --seconds {arguments.seconds:g}"
