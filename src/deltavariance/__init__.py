@@ -6,11 +6,17 @@ from deltavariance import metrics as metrics
 from deltavariance import plot as plot
 from deltavariance import resampling as resampling
 from deltavariance import tune as tune
+from deltavariance.covariance import Clip as Clip
 from deltavariance.covariance import Covariance as Covariance
+from deltavariance.covariance import Drop as Drop
 from deltavariance.covariance import as_covariance as as_covariance
 from deltavariance.curvature import Curvature as Curvature
 from deltavariance.curvature import Fisher as Fisher
 from deltavariance.curvature import fisher as fisher
+from deltavariance.curvature import gauss_newton as gauss_newton
+from deltavariance.curvature import hessian as hessian
+from deltavariance.curvature import model_fisher as model_fisher
+from deltavariance.curvature import sandwich as sandwich
 from deltavariance.curvature.adam import fisher_from_adam as fisher_from_adam
 from deltavariance.explain import explain as explain
 from deltavariance.fit import fit as fit
@@ -27,6 +33,8 @@ from deltavariance.noise import estimate_noise as estimate_noise
 from deltavariance.posterior import Posterior as Posterior
 from deltavariance.posterior import load as load
 from deltavariance.report import Report as Report
+from deltavariance.structures import Block as Block
+from deltavariance.structures import Dense as Dense
 from deltavariance.structures import Diagonal as Diagonal
 from deltavariance.structures import EigenKronecker as EigenKronecker
 from deltavariance.structures import Kronecker as Kronecker

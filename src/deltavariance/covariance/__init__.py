@@ -1,6 +1,10 @@
 """One file a structure: how Σ is stored, multiplied, sampled, and contracted with each gradient form."""
 
 from deltavariance.covariance.base import Covariance as Covariance
+from deltavariance.covariance.block import BlockCovariance as BlockCovariance
+from deltavariance.covariance.block import SpectralCovariance as SpectralCovariance
+from deltavariance.covariance.definite import Clip as Clip
+from deltavariance.covariance.definite import Drop as Drop
 from deltavariance.covariance.dense import DenseCovariance as DenseCovariance
 from deltavariance.covariance.diagonal import DiagonalCovariance as DiagonalCovariance
 from deltavariance.covariance.given import as_covariance as as_covariance

@@ -75,6 +75,7 @@ def fisher(
     where: Where | Layout = None,
     weights: Any = None,
     mask: Any = None,
+    groups: Any = None,
     decay: float | None = None,
     num_data: int | None = None,
     batch_size: int | None = None,
@@ -89,6 +90,9 @@ def fisher(
     says otherwise. With `decay` the batches of an iterable enter a moving average, as in the paper; arrays are cut
     into batches of `batch_size`, or the paper's 32. At a terminal a progress bar is shown unless `progress=False`.
 
+    `groups`, one label an example, sums scores within a group before they are squared: `F = (1/N) Σ_g s_g s_gᵀ`, for
+    examples that are not independent (a patient's visits, blocks in time). `dv.sandwich` is cluster-robust with it.
+
     Cost: one gradient of the log-likelihood over the data (`Diagonal`), in memory of one batch.
 
     >>> import jax.numpy as jnp
@@ -99,6 +103,27 @@ def fisher(
     >>> float(F.trace()), float(F.num_data)
     (2.5, 4.0)
     """
+    if groups is not None:
+        # Its class is a kind of Fisher information, so its module builds on this one.
+        from deltavariance.curvature.clustered import clustered_fisher
+
+        if decay is not None:
+            raise ValueError(
+                "A moving average over batches cannot respect `groups`: leave out `decay` or `groups`."
+            )
+        return clustered_fisher(
+            log_likelihood,
+            params,
+            data,
+            groups,
+            structure=structure,
+            where=where,
+            weights=weights,
+            mask=mask,
+            num_data=num_data,
+            batch_size=batch_size,
+            memory_budget=memory_budget,
+        )
     structure = Diagonal() if structure is None else structure
     layout = where if isinstance(where, Layout) else Layout.of(params, where)
     if decay is not None and batch_size is None and _cases.is_tree_of_arrays(data):
