@@ -50,7 +50,7 @@ class Ensemble(Sampled):
     def __len__(self) -> int:
         return int(self.arrays[0].shape[0])
 
-    def __getitem__(self, which: slice) -> "Ensemble":
+    def __getitem__(self, which: Any) -> "Ensemble":
         """Some of the members. For one member's parameters use `member`."""
         if not isinstance(which, slice):
             raise TypeError(

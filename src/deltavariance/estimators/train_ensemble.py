@@ -95,7 +95,7 @@ def _write(folder: Path, number: int, params: PyTree, mark: dict[str, str]) -> N
     """Written under another name first, so that a file that is there is whole."""
     folder.mkdir(parents=True, exist_ok=True)
     arrays, _ = freeze(params)
-    tensors = {f"{k:04d}": np.ascontiguousarray(np.asarray(array)) for k, array in enumerate(arrays)}
+    tensors = {f"{k:04d}": np.array(array, order="C") for k, array in enumerate(arrays)}
     unfinished = _path(folder, number).with_suffix(".part")
     save_file(tensors, str(unfinished), metadata=mark)
     unfinished.replace(_path(folder, number))

@@ -39,7 +39,9 @@ def quality_against_cost(
             fontsize="small",
         )
     ax.set_xscale("log")
-    ax.set_xlabel("time of a variance, in plain passes" if cost == "time" else "plain passes a case, as stated")
+    ax.set_xlabel(
+        "time of a variance, in plain passes" if cost == "time" else "plain passes a case, as stated"
+    )
     ax.set_ylabel(score.replace("_", " ") + (" (lower is better)" if score == "removal_auc" else ""))
     ax.margins(x=0.25)
     return ax
