@@ -52,7 +52,8 @@ def _pack(value: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
         }
         return {"class": _class_name(type(value), name), "fields": fields}
     raise TypeError(
-        f"A Σ that holds a {type(value).__name__} cannot be saved ({name}). Save a Σ of a structure that stores numbers."
+        f"A Σ that holds a {type(value).__name__} cannot be saved ({name}). Save a Σ of a structure that stores"
+        " numbers."
     )
 
 
