@@ -8,6 +8,11 @@ import sys
 SUBCOMMANDS = {
     "core": ("benchmarks.core", "variance and Fisher information of seven networks, against one gradient"),
     "kronecker": ("benchmarks.kronecker", "Kronecker-factored fits and variances, against one gradient"),
+    "big": ("benchmarks.big", "a transformer of 100 million parameters: peak memory, growth of cost"),
+    "estimators": (
+        "benchmarks.estimators",
+        "every variance estimator on six data sets, and where truth is known",
+    ),
 }
 
 

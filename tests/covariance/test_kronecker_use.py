@@ -95,7 +95,9 @@ def test_small_leaves_without_a_product_are_dense_and_large_ones_diagonal(x64: N
 
 
 @pytest.mark.parametrize("structure", [dv.Kronecker(), dv.EigenKronecker()], ids=["KFAC", "EKFAC"])
-def test_another_damping_takes_no_other_decomposition(structure: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_damping_takes_no_other_decomposition(
+    structure: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     params, data = problem()
     F = dv.fisher(u, params, data, structure=structure)
     first = F.inverse(damping=1e-3)
@@ -144,7 +146,7 @@ def test_scale_multiplies_blocks(structure: Any, x64: None) -> None:
 def test_covariance_of_components(structure: Any, x64: None) -> None:
     params, data = problem()
     sigma = dv.fisher(u, params, data, structure=structure).inverse(damping=0.1)
-    v = lambda p, z: jnp.stack([u(p, z), u(p, z) ** 2, jnp.sum(p["w1"])])  # noqa: E731
+    v = lambda p, z: jnp.stack([u(p, z), u(p, z) ** 2, jnp.sum(p["w1"])])
     found = np.asarray(dv.covariance(v, params, data, sigma))
     each = jax.vmap(jax.jacrev(v), (None, 0))(params, data)
     rows = np.concatenate([np.asarray(g).reshape(*g.shape[:2], -1) for g in jax.tree.leaves(each)], axis=2)
@@ -223,14 +225,15 @@ def test_hard_data_in_single_precision(structure: Any, n: int) -> None:
     x[:, 1] = x[:, 0]
     x[:, 2] = 0
     x[:, 3] = 1
-    quantity = lambda p, z: jnp.sum(jnp.tanh(z @ p["w"] + p["b"]))  # noqa: E731
+    quantity = lambda p, z: jnp.sum(jnp.tanh(z @ p["w"] + p["b"]))
     F = dv.fisher(quantity, w, jnp.asarray(x), structure=structure)
     largest = np.linalg.eigvalsh(np.cov(x.T, bias=True)).max() + 1
     z = draw(3, 20, 6, dtype=jnp.float32)
     for share in (1e-3, 1e-6, 1e-9, 1e-12):
         sigma = F.inverse(damping=share * largest)
         v = np.asarray(dv.variance(quantity, w, z, sigma))
-        assert np.all(np.isfinite(v)) and np.all(v >= 0)
+        assert np.all(np.isfinite(v))
+        assert np.all(v >= 0)
         assert np.isfinite(float(sigma.logdet()))
         assert np.all(np.asarray(sigma.diagonal()) > 0)
     # A direction that the data never show has the damping's variance and no less.

@@ -25,6 +25,8 @@ from deltavariance.tracing.gradients import ExampleGradients as Gradients
 MOST_PAIRS = 6
 # How many numbers an intermediate of a chunk of cases may have: some megabytes, to stay in the cache.
 _AT_ONCE = 1 << 20
+# How many numbers of G to build in one step: fewer and the loop costs more than the work, more and G leaves the cache.
+_STEP = 3 << 14
 
 
 def quadratic(diagonal: Sequence[Array], gradients: Gradients) -> list[Float[Array, "K B"]]:
@@ -76,10 +78,14 @@ def products_quadratic(s: Float[Array, "N I O"], form: Products) -> Float[Array,
         size = max(1, _AT_ONCE // (n * form.pairs**2 * (i + o))) if form.pairs > 1 else form.count
         return over_cases(lambda some: pairs_quadratic(s, *some.factors()), form, form.count, size)
 
-    def explicit(case: Products) -> Array:
-        return over_components(lambda one: _dense_quadratic(s, one.explicit()), case, form.components)
+    at_once = max(1, _STEP // (n * i * o))
 
-    return over_cases(explicit, form, form.count)
+    def explicit(some: Products) -> Array:
+        return over_components(
+            lambda one: _dense_quadratic(s, one.explicit()), some, form.components, at_once
+        )
+
+    return over_cases(explicit, form, form.count, max(1, at_once // form.components))
 
 
 def _stack_quadratic(s: Float[Array, "N I O"], form: Products) -> Float[Array, "K B"]:
@@ -145,7 +151,8 @@ def products_square_sum(form: Products, weights: Float[Array, "K B"]) -> Float[A
             return pairs_square_sum(a, g, w)
 
         return sum_over_cases(pairs, form, weights, size)
-    return sum_over_cases(lambda case, w: _dense_square_sum(case.explicit(), w), form, weights)
+    size = max(1, _STEP // (n * i * o * form.components))
+    return sum_over_cases(lambda some, w: _dense_square_sum(some.explicit(), w), form, weights, size)
 
 
 def pairs_square_sum(
@@ -169,5 +176,5 @@ class Several(tuple[Form, ...]):
     def cases(self, start: Any, size: int) -> "Several":
         return Several(form.cases(start, size) for form in self)
 
-    def component(self, k: Any) -> "Several":
-        return Several(form.component(k) for form in self)
+    def component(self, k: Any, size: int = 1) -> "Several":
+        return Several(form.component(k, size) for form in self)

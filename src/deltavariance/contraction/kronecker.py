@@ -103,9 +103,11 @@ def _form_quadratic(basis: Basis, s: Weight, form: Form, gradients: Gradients) -
         return jnp.sum(jnp.take(s[0], form.numbers, axis=0) * g**2, axis=(2, 3))
     assert isinstance(form, Products)
     if form.pairs <= MOST_PAIRS:
-        a = rotated_inputs(basis, form)
-        return over_components(
-            lambda one: pairs_quadratic(s, a, rotated_cotangents(basis, one)), form, gradients.components
+        return over_cases(
+            lambda some: pairs_quadratic(s, rotated_inputs(basis, some), rotated_cotangents(basis, some)),
+            form,
+            form.count,
+            _pairs_chunk(form),
         )
 
     def some(chunk: Products) -> Array:
@@ -122,7 +124,12 @@ def _form_square_sum(basis: Basis, form: Form, weights: Array) -> Array:
         return jnp.zeros(basis.frame, squares.dtype).at[0, form.numbers].add(squares)
     assert isinstance(form, Products)
     if form.pairs <= MOST_PAIRS:
-        return pairs_square_sum(rotated_inputs(basis, form), rotated_cotangents(basis, form), weights)
+        return sum_over_cases(
+            lambda some, w: pairs_square_sum(rotated_inputs(basis, some), rotated_cotangents(basis, some), w),
+            form,
+            weights,
+            _pairs_chunk(form),
+        )
 
     def some(chunk: Products, w: Array) -> Array:
         a = _early(basis.left, chunk.factors()[0], chunk.frame[2])
@@ -166,6 +173,11 @@ def _square(s: Array, g: Float[Array, "K b N I O"]) -> Float[Array, "K b"]:
 def _chunk(form: Products) -> int:
     n, i, o = form.frame
     return max(1, _AT_ONCE // max(1, n * max(i * o, form.pairs * max(i, o))))
+
+
+def _pairs_chunk(form: Products) -> int:
+    n, i, o = form.frame
+    return form.count if form.pairs == 1 else max(1, 4 * _AT_ONCE // (n * form.pairs**2 * (i + o)))
 
 
 def _at_once(gradients: Gradients, leaf: int) -> int:

@@ -11,11 +11,13 @@ from jaxtyping import Array
 F = TypeVar("F")
 
 
-def over_components(function: Callable[[Any], Array], form: Any, components: int) -> Array:
-    """`function` of the form of each component in turn, `[1, B, ...]` each, stacked to `[K, B, ...]`."""
-    if components == 1:
+def over_components(function: Callable[[Any], Array], form: Any, components: int, size: int = 1) -> Array:
+    """`function` of the form of at most `size` components after another, `[k, B, ...]` each, joined to `[K, B, ...]`."""
+    if components <= size:
         return function(form)
-    return lax.map(lambda k: function(form.component(k))[0], jnp.arange(components))
+    size = max(k for k in range(1, size + 1) if components % k == 0)
+    parts = lax.map(lambda k: function(form.component(k, size)), jnp.arange(0, components, size))
+    return jnp.reshape(parts, (components, *parts.shape[2:]))
 
 
 def over_cases(function: Callable[[Any], Array], form: Any, cases: int, size: int = 1) -> Array:

@@ -34,7 +34,6 @@ def products_moments(
     """
     shared = jnp.sum(weights, axis=0)
     count = jnp.sum(shared) * (1 if sharing == "reduce" else form.pairs)
-    n, i, o = form.frame
 
     if sharing == "reduce":
 
@@ -46,7 +45,7 @@ def products_moments(
             g = sum(jnp.sum(widened(part.cotangents()), axis=3, keepdims=True) for part in some.parts)
             return second_moment(a, jnp.sum(w, axis=0), full_left), _cotangent_moment(g, w, full_right)  # type: ignore[arg-type]
 
-        left, right = sum_over_cases(reduced, form, weights, _chunk(n * form.pairs * (i + o)))
+        left, right = sum_over_cases(reduced, form, weights, _chunk(form))
         return left, right, count
 
     def expanded(some: Products, w: Array) -> Array:
@@ -54,7 +53,7 @@ def products_moments(
             second_moment(widened(part.inputs()), jnp.sum(w, axis=0), full_left) for part in some.parts
         )  # type: ignore[return-value]
 
-    left = sum_over_cases(expanded, form, weights, _chunk(n * form.pairs * i))
+    left = sum_over_cases(expanded, form, weights, _chunk(form))
     right = sum(_cotangent_moment(widened(part.cotangents()), weights, full_right) for part in form.parts)
     return left, right, count  # type: ignore[return-value]
 
@@ -100,5 +99,13 @@ def second_moment(x: Float[Array, "B N T F"], weights: Float[Array, " B"], full:
     return upper + jnp.swapaxes(jnp.triu(upper, 1), 1, 2)
 
 
-def _chunk(numbers: int) -> int:
-    return max(1, _AT_ONCE // max(1, numbers))
+def _chunk(form: Products) -> int:
+    """How many cases to lay out at once: all, unless the layout is larger than what was recorded (patches).
+
+    Each step adds an I × I matrix, so a step has at least about as many rows as that.
+    """
+    n, i, _ = form.frame
+    laid_out = n * form.pairs * i
+    if laid_out <= 2 * sum(part.recorded.size for part in form.parts) // form.count:
+        return form.count
+    return max(1, _AT_ONCE // laid_out, -(-2 * i // form.pairs))

@@ -83,12 +83,12 @@ class KroneckerCovariance(Covariance):
     def scale(self, factors: Mapping[str, Any] | Array | float) -> "KroneckerCovariance":
         chosen = block_factors(factors, self.blocks)
         return KroneckerCovariance(
-            tuple(
+            pieces=tuple(
                 tuple(piece.scale(factor) for piece in pieces)
                 for factor, pieces in zip(chosen, self.pieces, strict=True)
             ),
-            self.kinds,
-            self.layout,
+            kinds=self.kinds,
+            layout=self.layout,
         )
 
     def _each(

@@ -72,7 +72,7 @@ class InBasis(Structure):
                 self.bases, mean, prior, layout.names, layout.shapes, strict=True
             )
         )
-        return KroneckerCovariance(pieces, self.names_of_kinds, layout)
+        return KroneckerCovariance(pieces=pieces, kinds=self.names_of_kinds, layout=layout)
 
     def diagonal(self, mean: Eigenvalues, layout: Layout) -> list[Array]:
         return add_pieces(self.bases, mean, layout)

@@ -137,7 +137,7 @@ class Kronecker(Structure):
             tuple(piece(moment, tau, name, shape) for moment in moments)
             for moments, tau, name, shape in zip(mean, prior, layout.names, layout.shapes, strict=True)
         )
-        return KroneckerCovariance(pieces, tuple(self.kinds_of(mean)), layout)
+        return KroneckerCovariance(pieces=pieces, kinds=tuple(self.kinds_of(mean)), layout=layout)
 
     def diagonal(self, mean: Moments, layout: Layout) -> list[Array]:
         bases = [
