@@ -17,6 +17,7 @@ from deltavariance.curvature import gauss_newton as gauss_newton
 from deltavariance.curvature import hessian as hessian
 from deltavariance.curvature import model_fisher as model_fisher
 from deltavariance.curvature import sandwich as sandwich
+from deltavariance.curvature import swag as swag
 from deltavariance.curvature.adam import fisher_from_adam as fisher_from_adam
 from deltavariance.explain import explain as explain
 from deltavariance.fit import fit as fit
@@ -38,6 +39,7 @@ from deltavariance.structures import Dense as Dense
 from deltavariance.structures import Diagonal as Diagonal
 from deltavariance.structures import EigenKronecker as EigenKronecker
 from deltavariance.structures import Kronecker as Kronecker
+from deltavariance.structures import LowRank as LowRank
 from deltavariance.structures import Structure as Structure
 from deltavariance.variance import block_variances as block_variances
 from deltavariance.variance import covariance as covariance

@@ -12,8 +12,8 @@ from jaxtyping import Array, Bool, Float
 class Spectrum(eqx.Module):
     """Eigenvalues of one block of `C + prior_precision/N`, with eigenvectors (`None`: the unit vectors)."""
 
-    values: Float[Array, " G"]
-    vectors: Float[Array, "G G"] | None
+    values: Float[Array, " R"]
+    vectors: Float[Array, "G R"] | None
     members: tuple[int, ...] = eqx.field(static=True)
     name: str = eqx.field(static=True)
 

@@ -9,3 +9,4 @@ from deltavariance.curvature.hessian import Hessian as Hessian
 from deltavariance.curvature.hessian import hessian as hessian
 from deltavariance.curvature.model_fisher import model_fisher as model_fisher
 from deltavariance.curvature.sandwich import sandwich as sandwich
+from deltavariance.curvature.swag import swag as swag

@@ -96,6 +96,8 @@ class Definiteness(eqx.Module):
         leaves = self.layout.unflatten(rows)
         inside = jnp.zeros(rows.shape[:2], rows.dtype)
         for found, unsafe in zip(self.spectra, self.unsafe, strict=True):
+            if not found.members:
+                continue  # what is left of a low-rank curvature has no directions of its own
             here = joined_leaves(leaves, self.layout, found.members)
             along = here if found.vectors is None else here @ found.vectors
             inside = inside + jnp.sum(jnp.where(unsafe, along**2, 0), axis=-1)

@@ -102,8 +102,7 @@ def hessian(
     - `Dense()` (the default) and `Block()` are exact: one Hessian-vector product a parameter.
     - `Diagonal()` is exact up to 2048 parameters; beyond, it is estimated by `E v ∘ Hv` over random signs, from
       `probes` products drawn with `key`; `standard_error` of the result says how well.
-    - `LowRank(rank)` finds leading eigenpairs through products with H; `MatrixFree()` stores nothing but how to
-      multiply by H.
+    - `LowRank(rank)` finds leading eigenpairs through products with H.
 
     The log-likelihood is that of the data alone. A prior or weight decay belongs in `inverse(prior_precision=)`.
 
@@ -151,15 +150,14 @@ def hessian(
         mean = layout.unflatten(flat)
         error = layout.unflatten(jnp.sqrt(variance_of_one / probes))
     else:
-        of = getattr(chosen, "of_hessian", None)
-        if of is None:
+        of_products: Any = getattr(chosen, "of_hessian", None)
+        if of_products is None:
             raise ValueError(
                 f"A Hessian cannot be kept as {type(chosen).__name__}, which needs a sum of outer products. Use"
-                " `dv.Dense()`, `dv.Block()`, `dv.Diagonal()`, `dv.LowRank(rank)` or `dv.MatrixFree()`, or"
-                " `dv.gauss_newton` with this structure."
+                " `dv.Dense()`, `dv.Block()`, `dv.Diagonal()` or `dv.LowRank(rank)`, or `dv.gauss_newton` with this"
+                " structure."
             )
-        found: Curvature = of(accumulate, log_likelihood, params, data, layout, num_data)
-        return found
+        chosen, mean, weight = of_products(accumulate, products, layout)
     if not isinstance(weight, jax.core.Tracer) and not all(
         bool(jnp.all(jnp.isfinite(x))) for x in jax.tree.leaves(mean)
     ):

@@ -6,3 +6,4 @@ from deltavariance.structures.dense import Dense as Dense
 from deltavariance.structures.diagonal import Diagonal as Diagonal
 from deltavariance.structures.eigen_kronecker import EigenKronecker as EigenKronecker
 from deltavariance.structures.kronecker import Kronecker as Kronecker
+from deltavariance.structures.low_rank import LowRank as LowRank
