@@ -10,6 +10,12 @@ from collections.abc import Sequence
 # Modules are imported only when their command is used.
 COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("info", "deltaweather.info", "what a record holds, what was found in it, what can be asked of it"),
+    ("demo", "deltaweather.commands.demo", "the whole benchmark on ten years of Paris, without a download"),
+    (
+        "benchmark",
+        "deltaweather.commands.benchmark",
+        "compare estimators of a forecast's uncertainty on a record",
+    ),
     ("simulate", "deltaweather.simulate", "make global weather with a circulation model"),
 )
 
