@@ -80,7 +80,7 @@ def fit_autoregression(
 def _principal(
     source: CaseSource, starts: Int64[np.ndarray, " n"], static: Static, components: int
 ) -> tuple[Float[np.ndarray, "values components"], Float[np.ndarray, " channel"]]:
-    """Leading patterns by the method of snapshots, and each channel's deviation."""
+    """Leading patterns (from snapshots where there are fewer of them than values), and each channel's deviation."""
     values = int(np.prod(static.climatology.shape[1:]))
     count = min(len(starts), 4096, max(4 * components, VALUES // values))
     chosen = starts[np.linspace(0, len(starts) - 1, count).round().astype(np.int64)]
@@ -90,10 +90,13 @@ def _principal(
         np.float32
     )
     snapshots = (states / deviations).reshape(len(states), -1).astype(np.float64)
-    squares, directions = np.linalg.eigh(snapshots @ snapshots.T)
+    wide = snapshots.shape[1] > snapshots.shape[0]
+    # The smaller of the two Gram matrices: they share their eigenvalues, and one's vectors give the other's.
+    squares, directions = np.linalg.eigh(snapshots @ snapshots.T if wide else snapshots.T @ snapshots)
     kept = min(components, int((squares > 1e-10 * squares[-1]).sum()))
     squares, directions = squares[::-1][:kept], directions[:, ::-1][:, :kept]
-    return (snapshots.T @ directions / np.sqrt(squares)).astype(np.float32), deviations
+    patterns = snapshots.T @ directions / np.sqrt(squares) if wide else directions
+    return patterns.astype(np.float32), deviations
 
 
 def _chunks(
