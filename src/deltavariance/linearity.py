@@ -78,7 +78,9 @@ def second_order(
         gradient = jax.jacrev(lambda leaves: flat(leaves, case))
 
         def add(total: tuple[Array, Array], probe: Array) -> tuple[tuple[Array, Array], None]:
-            along = sigma.multiply_sqrt(probe)
+            along = [
+                leaf.astype(at.dtype) for leaf, at in zip(sigma.multiply_sqrt(probe), point, strict=True)
+            ]
             _, bent = jax.jvp(gradient, (point,), (along,))  # H s, a row for each component
             rows = layout.flatten(bent)
             trace = rows @ layout.flatten(along)

@@ -89,7 +89,7 @@ def greedy(
     >>> sigma = dv.as_covariance(params, jnp.array([1.0, 4.0]))
     >>> x = jnp.array([0.0, 2.0, 3.0, -3.0])
     >>> print(dv.influence.greedy(line, params, jnp.array([2.0]), x, sigma, line, picks=2).indices)
-    [1 2]
+    [2 1]
     """
     total = cases.count(candidates, "candidates")
     if not 1 <= picks <= (total if not replace else picks):
@@ -99,34 +99,65 @@ def greedy(
     rows = jnp.reshape(gradient_rows(u, params, z, layout), solved.shape)
     before = jnp.mean(jnp.sum(rows * solved, axis=-1))
 
-    # What the picks explain is kept in factors: Σ_now = Σ − L Lᵀ with columns L = [P, picks · components].
-    target = _all_slopes(params, candidates, response, scale, batch_size, solved, layout)  # ΔᵀΣGᵀ [d, M, o]
+    cross = jax.jit(lambda batch, directions: slopes(response, params, batch, directions, layout) / scale)
+
+    def across_all(directions: Array) -> Array:
+        parts = [
+            cross(batch.cases, directions)[:, : batch.real]
+            for batch in cases.batches(candidates, None, lambda _: batch_size, what="candidates")
+        ]
+        return jnp.concatenate(parts, axis=1)
+
+    target = across_all(solved)  # ΔᵀΣGᵀ [d, M, o]
     spread = covariance(response, params, candidates, sigma) / scale**2  # GΣGᵀ [M, o, o]
-    identity = jnp.eye(spread.shape[-1], dtype=spread.dtype)
-    factor = jnp.zeros((0, layout.size), solved.dtype)
+    outputs = spread.shape[-1]
+    # What the picks explain is kept in factors, Σ_now = Σ − LᵀL, of which rows still zero change nothing.
+    factor = jnp.zeros((picks * outputs, layout.size), solved.dtype)
+    free = jnp.ones(total, bool)
     chosen: list[int] = []
     left: list[Array] = []
-    removed = jnp.zeros((), solved.dtype)
-    for _ in range(picks):
-        inner = jnp.einsum("dmo,mop->dmp", target, jnp.linalg.inv(identity + spread))
-        gains = jnp.mean(jnp.sum(inner * target, axis=-1), axis=0)
-        if not replace:
-            gains = gains.at[jnp.asarray(chosen, int)].set(-jnp.inf)
-        pick = int(jnp.argmax(gains))
+    for number in range(picks):
+        gains = _gains_now(target, spread)
+        pick = int(jnp.argmax(jnp.where(free, gains, -jnp.inf)))
+        before = before - gains[pick]
         chosen.append(pick)
-        removed = removed + gains[pick]
-        left.append(before - removed)
-        # New columns: Σ_now Gᵀ C⁻ᵀ with C Cᵀ = I + G Σ_now Gᵀ, for the picked G.
-        case = cases.take(candidates, pick, pick + 1)
-        gradient = gradient_rows(response, params, case, layout)[0] / scale
-        current = sigma.matvec(gradient) - (gradient @ factor.T) @ factor
-        lower = jnp.linalg.cholesky(identity + spread[pick])
-        columns = jax.scipy.linalg.solve_triangular(lower, current, lower=True)
-        factor = jnp.concatenate([factor, columns])
-        across = _all_slopes(params, candidates, response, scale, batch_size, columns, layout)  # [o', M, o]
-        spread = spread - jnp.einsum("amo,amp->mop", across, across)
-        target = target - jnp.einsum("dp,amo,ap->dmo", rows, across, columns)
+        left.append(before)
+        free = free.at[pick].set(replace)
+        gradient = gradient_rows(response, params, cases.take(candidates, pick, pick + 1), layout)[0] / scale
+        rise = _explained(sigma.matvec(gradient), gradient, factor, spread[pick])
+        factor = factor.at[number * outputs : (number + 1) * outputs].set(rise)
+        target, spread = _downdated(target, spread, rows, rise, across_all(rise))
     return Picks(jnp.asarray(chosen), jnp.stack(left))
+
+
+@jax.jit
+def _gains_now(target: Float[Array, "d M o"], spread: Float[Array, "M o o"]) -> Float[Array, " M"]:
+    """Gain of each candidate, averaged over the d components of u."""
+    identity = jnp.eye(spread.shape[-1], dtype=spread.dtype)
+    inner = jnp.linalg.solve(identity + spread, jnp.moveaxis(target, 0, -1))  # [M, o, d]
+    return jnp.einsum("dmo,mod->m", target, inner) / target.shape[0]
+
+
+@jax.jit
+def _explained(
+    multiplied: Float[Array, "o P"],
+    gradient: Float[Array, "o P"],
+    factor: Float[Array, "r P"],
+    spread: Float[Array, "o o"],
+) -> Float[Array, "o P"]:
+    """Rows `C⁻¹ G Σ_now` with `C Cᵀ = I + G Σ_now Gᵀ`: what observing G takes away from Σ, as a square root."""
+    lower = jnp.linalg.cholesky(jnp.eye(len(spread), dtype=spread.dtype) + spread)
+    now = multiplied - (gradient @ factor.T) @ factor
+    return jax.scipy.linalg.solve_triangular(lower, now, lower=True)
+
+
+@jax.jit
+def _downdated(
+    target: Array, spread: Array, rows: Array, rise: Array, across: Float[Array, "a M o"]
+) -> tuple[Array, Array]:
+    """`ΔᵀΣGᵀ` and `GΣGᵀ` after Σ lost `riseᵀ rise`."""
+    target = target - jnp.einsum("dp,ap,amo->dmo", rows, rise, across)
+    return target, spread - jnp.einsum("amo,amp->mop", across, across)
 
 
 def _solved(u: Function, params: PyTree, z: PyTree, sigma: Covariance) -> tuple[tuple[int, ...], Array]:
@@ -156,23 +187,3 @@ def _gains(
         spread = covariance(response, params, batch.cases, sigma)[: batch.real] / scale**2
         inner = jnp.linalg.solve(jnp.eye(spread.shape[-1]) + spread, jnp.moveaxis(target, 0, -1))  # [B, o, d]
         yield jnp.einsum("dbo,bod->db", target, inner)
-
-
-def _all_slopes(
-    params: PyTree,
-    candidates: PyTree,
-    response: Function,
-    scale: float,
-    batch_size: int,
-    directions: Array,
-    layout: Any,
-) -> Array:
-    @jax.jit
-    def cross(batch: PyTree, directions: Array) -> Array:
-        return slopes(response, params, batch, directions, layout) / scale
-
-    parts = [
-        cross(batch.cases, directions)[:, : batch.real]
-        for batch in cases.batches(candidates, None, lambda _: batch_size, what="candidates")
-    ]
-    return jnp.concatenate(parts, axis=1)
