@@ -168,13 +168,17 @@ def test_cross_validation_is_honest(x64):
 
 
 def test_regularisation_is_chosen_by_held_out_score():
-    useless, e = planted(9, 60, [1.0] * 10)
-    weak = tune.block_scales(useless, e, regularisation=(0.01, 100.0), cross_validate=4)
-    assert weak.regularisation == 100.0
-    useful, e = planted(9, 2000, [0.0, 30.0])
-    assert tune.block_scales(useful, e, regularisation=(0.1, 1e6)).regularisation == 0.1
+    """By cases of the same shapes, where strength helps and where it hurts."""
+    useless, e = planted(9, 200, [1.0] * 6)
+    weak = tune.block_scales(useless, e, regularisation=(0.03, 300.0), cross_validate=3)
+    assert weak.regularisation == 300.0
     assert weak.cross_validation is not None
-    assert len(weak.cross_validation.regularisation) == 4
+    assert len(weak.cross_validation.regularisation) == 3
+    useful, e = planted(9, 200, [0.0, 30.0, 0.0, 0.0, 0.0, 0.0])
+    strong = tune.block_scales(useful, e, regularisation=(0.03, 300.0), cross_validate=3)
+    assert strong.regularisation == 0.03
+    assert strong.cross_validation is not None
+    assert float(strong.cross_validation.improvement) > 0.1
 
 
 def test_bad_input_is_explained():

@@ -14,4 +14,12 @@ from deltavariance.tune.conformal import conformal as conformal
 from deltavariance.tune.damping import GRID as GRID
 from deltavariance.tune.damping import damped_variances as damped_variances
 from deltavariance.tune.damping import damping as damping
+from deltavariance.tune.free import AddLowRank as AddLowRank
+from deltavariance.tune.free import EachBlock as EachBlock
+from deltavariance.tune.free import EachSide as EachSide
+from deltavariance.tune.free import EachVariance as EachVariance
+from deltavariance.tune.free import Free as Free
+from deltavariance.tune.free import WithLowRank as WithLowRank
+from deltavariance.tune.learn import LearnedCovariance as LearnedCovariance
+from deltavariance.tune.learn import learn as learn
 from deltavariance.tune.noise import noise as noise

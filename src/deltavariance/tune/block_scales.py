@@ -13,7 +13,7 @@ from deltavariance.metrics.cases import Cases, as_cases, as_pair
 from deltavariance.metrics.families import Family, as_family
 from deltavariance.metrics.noise_model import NoiseModel
 from deltavariance.tune.noise import fit_noise
-from deltavariance.tune.scale_fit import Problem, fit_factors, held_out_scores, noise_of
+from deltavariance.tune.scale_fit import Problem, fit_factors, held_out_scores
 
 Groups = Callable[[str], str] | Mapping[str, str]
 
@@ -122,10 +122,11 @@ def block_scales(
     (True, True)
     """
     stacked, e, names, members = _arrays(parts, errors, groups)
+    order = sorted(set(members.values()))
     shape = e.shape[1:]
     e, stacked = e.reshape(e.shape[0], -1), stacked.reshape(e.shape[0], -1, stacked.shape[-1])
     chosen = _family(family, e, stacked)
-    problem = Problem(stacked, e, _score_family(score, chosen))
+    problem = Problem(stacked, e, _score_family(score, chosen)).padded()
     strengths = (
         [float(regularisation)]
         if isinstance(regularisation, (int, float))
@@ -137,7 +138,7 @@ def block_scales(
         )
     if per_quantity:
         each = [
-            _tune(Problem(stacked[:, [q]], e[:, [q]], problem.family), strengths, cross_validate)
+            _tune(problem.quantity(q), len(e), len(order), strengths, cross_validate)
             for q in range(e.shape[1])
         ]
         factors = jnp.stack([f for f, _, _ in each], axis=1).reshape((-1, *shape))
@@ -147,8 +148,9 @@ def block_scales(
         strength = float(np.mean([s for _, s, _ in each]))
         validation = None if cross_validate is None else _joined([v for _, _, v in each if v is not None])
     else:
-        factors, strength, validation = _tune(problem, strengths, cross_validate)
-        model = noise_of(problem, factors, chosen)
+        factors, strength, validation = _tune(problem, len(e), len(order), strengths, cross_validate)
+        ones = jnp.ones_like(e)
+        model = fit_noise(chosen, e, stacked @ factors, ones, ones[:, 0])
     return BlockScales(
         MappingProxyType({name: factors[members[name]] for name in names}),
         _shaped_noise(model, shape),
@@ -158,13 +160,12 @@ def block_scales(
 
 
 def _tune(
-    problem: Problem, strengths: Sequence[float], folds: int | None
+    problem: Problem, cases: int, blocks: int, strengths: Sequence[float], folds: int | None
 ) -> tuple[Float[Array, " blocks"], float, CrossValidation | None]:
     """Factors on all cases, the regularisation used, and the honest scores if they were asked for."""
-    n = problem.errors.shape[0]
-    everything = np.ones(n)
+    everything = (np.arange(len(problem.errors)) < cases).astype(float)
     strength = _choose(problem, everything, strengths, folds or 5)
-    factors = fit_factors(problem, jnp.ones((1, n)), jnp.array([strength]))[0]
+    factors = fit_factors(problem, jnp.asarray(everything)[None], jnp.array([strength]))[0, :blocks]
     if folds is None:
         return factors, strength, None
     train, test = _folds(everything, folds)

@@ -1,7 +1,6 @@
 """One curvature at many dampings: Σ that differ by a multiple of the identity in their inverse."""
 
 from collections.abc import Mapping, Sequence
-from functools import singledispatch
 from typing import Any
 
 import equinox as eqx
@@ -10,14 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from deltavariance.contraction.separable import Separable
-from deltavariance.covariance import Covariance, DiagonalCovariance
-from deltavariance.covariance.block import BlockCovariance, SpectralCovariance
-from deltavariance.covariance.kronecker import KroneckerCovariance
+from deltavariance.covariance import Covariance
 from deltavariance.curvature import Curvature
 from deltavariance.parameters import Layout
 from deltavariance.tracing import ExampleGradients
 from deltavariance.tune.nodes import Nodes, choose_nodes
+from deltavariance.tune.own_variances import own_variances, with_variances
 
 _AT_ONCE = 1 << 26  # numbers of all the Σ that are held together: 256 MB in float32
 VALUE = "u"
@@ -87,12 +84,15 @@ def damped_family(
     added = np.asarray(count, np.float64) * (np.asarray(dampings, np.float64) - least)
     rising = np.argsort(added)
     middle = rising[len(rising) // 2]
-    precisions = own_precisions(first)
-    if precisions is not None and _follows(first, inverse(float(dampings[middle])), added[middle]):
-        nodes = choose_nodes(precisions, added[rising])
+    variances = own_variances(first)
+    # Split damping and clipped eigenvalues do not only add to the inverse, so that one Σ is compared.
+    if variances is not None and _same(
+        _with_added(first, variances, added[middle]), inverse(float(dampings[middle]))
+    ):
+        nodes = choose_nodes([1 / np.asarray(variance) for variance in variances], added[rising])
         mixing = np.empty_like(nodes.mixing)
         mixing[rising] = nodes.mixing
-        members = [with_added(first, added[rising[node]]) for node in nodes.chosen]
+        members = [_with_added(first, variances, added[rising[node]]) for node in nodes.chosen]
         nodes = Nodes(nodes.chosen, mixing)
     else:
         members = [first if d == least else inverse(float(d)) for d in dampings]
@@ -103,81 +103,17 @@ def damped_family(
     )
 
 
-@singledispatch
-def own_precisions(sigma: Covariance) -> list[np.ndarray] | None:
-    """The precisions of Σ in its own basis, leaf by leaf; None where it has no such basis at hand."""
-    return None
-
-
-@own_precisions.register
-def _(sigma: DiagonalCovariance) -> list[np.ndarray] | None:
-    return [1 / np.asarray(v) for v in sigma.variances]
-
-
-@own_precisions.register
-def _(sigma: KroneckerCovariance) -> list[np.ndarray] | None:
-    weights = [piece.variances for pieces in sigma.pieces for piece in pieces]
-    if any(isinstance(weight, Separable) for weight in weights):
-        return None  # split damping: the damping went into the factors, and not onto the eigenvalues
-    return [1 / np.asarray(weight) for weight in weights]
-
-
-@own_precisions.register
-def _(sigma: BlockCovariance) -> list[np.ndarray] | None:
-    return [1 / np.asarray(v) for v in sigma.variances]
-
-
-@own_precisions.register
-def _(sigma: SpectralCovariance) -> list[np.ndarray] | None:
-    return [1 / np.asarray(sigma.variances)]
-
-
-@singledispatch
-def with_added(sigma: Covariance, added: float) -> Any:
+def _with_added(sigma: Covariance, variances: Sequence[Array], added: float) -> Covariance:
     """`(Σ⁻¹ + added·I)⁻¹`, in the same basis."""
-    raise TypeError(f"No rule adds to the inverse of a {type(sigma).__name__}.")
+    return with_variances(sigma, [1 / (1 / variance + added) for variance in variances])
 
 
-@with_added.register
-def _(sigma: DiagonalCovariance, added: float) -> DiagonalCovariance:
-    raised = tuple(_raised(v, added) for v in sigma.variances)
-    return DiagonalCovariance(variances=raised, layout=sigma.layout)
-
-
-@with_added.register
-def _(sigma: KroneckerCovariance, added: float) -> KroneckerCovariance:
-    weights = [piece.variances for pieces in sigma.pieces for piece in pieces]
-    return eqx.tree_at(
-        lambda s: [piece.variances for pieces in s.pieces for piece in pieces],
-        sigma,
-        [_raised(weight, added) for weight in weights],
-    )
-
-
-@with_added.register
-def _(sigma: BlockCovariance, added: float) -> BlockCovariance:
-    raised = tuple(_raised(v, added) for v in sigma.variances)
-    return eqx.tree_at(lambda s: s.variances, sigma, raised)
-
-
-@with_added.register
-def _(sigma: SpectralCovariance, added: float) -> SpectralCovariance:
-    return eqx.tree_at(lambda s: s.variances, sigma, _raised(sigma.variances, added))
-
-
-def _raised(variances: Any, added: float) -> Array:
-    return 1 / (1 / jnp.asarray(variances) + added)
-
-
-def _follows(first: Covariance, other: Covariance, added: float) -> bool:
-    """Whether another Σ of the family is what adding to the inverse of the first predicts."""
-    treedefs: list[Any] = [jax.tree.structure(sigma) for sigma in (first, other)]
-    if treedefs[0] != treedefs[1]:
-        return False
-    predicted = jax.tree.leaves(with_added(first, added))
-    return all(
-        np.allclose(np.asarray(a), np.asarray(b), rtol=1e-4, atol=0)
-        for a, b in zip(predicted, jax.tree.leaves(other), strict=True)
+def _same(predicted: Covariance, found: Covariance) -> bool:
+    """Whether a Σ of the family is what adding to the inverse of another predicted."""
+    treedefs: list[Any] = [jax.tree.structure(sigma) for sigma in (predicted, found)]
+    return treedefs[0] == treedefs[1] and all(
+        a is b or np.allclose(np.asarray(a), np.asarray(b), rtol=1e-4, atol=0)
+        for a, b in zip(jax.tree.leaves(predicted), jax.tree.leaves(found), strict=True)
     )
 
 

@@ -17,7 +17,6 @@ from jaxtyping import Array, Float
 from deltavariance.metrics.association import correlation
 from deltavariance.metrics.cases import weighted_mean
 from deltavariance.metrics.families import Family
-from deltavariance.metrics.noise_model import NoiseModel
 from deltavariance.tune.noise import fit_noise
 
 _MAX_STEPS = 400
@@ -31,6 +30,23 @@ class Problem(eqx.Module):
     parts: Float[Array, "n q blocks"]
     errors: Float[Array, "n q"]
     family: Family | None
+
+    def padded(self) -> "Problem":
+        """The same with cases that weigh nothing and blocks that are zero, up to a round number of each.
+
+        So that other folds, quantities and data sets of about the same size find the fit compiled already.
+        """
+        n, _, blocks = self.parts.shape
+        round_n = 1 << max(6, (n - 1).bit_length()) if n <= 1024 else -(-n // 1024) * 1024
+        parts = jnp.pad(self.parts, ((0, 0), (0, 0), (0, -blocks % 8)))
+        parts, errors = (
+            jnp.concatenate([x, jnp.broadcast_to(x[-1:], (round_n - n, *x.shape[1:]))])
+            for x in (parts, self.errors)
+        )
+        return Problem(parts, errors, self.family)
+
+    def quantity(self, q: int) -> "Problem":
+        return Problem(self.parts[:, [q]], self.errors[:, [q]], self.family)
 
 
 class _Unknowns(eqx.Module):
@@ -89,7 +105,8 @@ def _starts(family: Family | None, errors: Array, parts: Array, w: Array) -> _Un
     """Two starts, all factors alike and all blocks contributing alike, each at its best α and scale."""
     blocks = parts.shape[-1]
     means = jnp.mean(weighted_mean(parts, w), axis=0)
-    share = jnp.where(means > 0, jnp.sum(means) / jnp.where(means > 0, means, 1.0) / blocks, 1.0)
+    alike = jnp.sum(means) / jnp.sum(means > 0)
+    share = jnp.where(means > 0, alike / jnp.where(means > 0, means, 1.0), 1.0)
 
     def start(relative: Array) -> _Unknowns:
         variance = parts @ jnp.exp(relative)
@@ -121,10 +138,3 @@ def held_out_scores(
         return weighted_mean(model.log_density(problem.errors, variance), held)
 
     return jax.vmap(one)(factors, train, test)
-
-
-def noise_of(problem: Problem, factors: Float[Array, " blocks"], family: Family | None) -> NoiseModel:
-    """α and β for the scaled variance on all cases."""
-    variance = problem.parts @ factors
-    ones = jnp.ones_like(problem.errors)
-    return fit_noise(family, problem.errors, variance, ones, ones[:, 0])
