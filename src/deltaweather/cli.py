@@ -10,6 +10,8 @@ from collections.abc import Sequence
 # Modules are imported only when their command is used.
 COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("info", "deltaweather.info", "what a record holds, what was found in it, what can be asked of it"),
+    ("forecast", "deltaweather.commands.forecast", "a forecast for a place, with its bands and their causes"),
+    ("train", "deltaweather.commands.train", "train forecasters on a record and measure their skill"),
     ("demo", "deltaweather.commands.demo", "the whole benchmark on ten years of Paris, without a download"),
     (
         "benchmark",

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int64
+from jaxtyping import Array, Float, Int64, Key
 
 import deltavariance as dv
 
@@ -74,6 +74,23 @@ def exact_fisher(
     )
 
 
+def model_fisher(
+    model: StepModel,
+    source: CaseSource,
+    indices: Int64[np.ndarray, " n"],
+    static: Static,
+    noise: dv.NoiseEstimate,
+    key: Key[Array, ""],
+    *,
+    num_data: int,
+) -> dv.Curvature:
+    """The diagonal of the true Fisher information: next states drawn from the model and its residuals' covariance."""
+    likelihood = dv.gaussian_log_likelihood(NextState(static), scale=noise)
+    cases = source.cases(indices, model.history, 1)
+    start = Start(jnp.asarray(cases.state), jax.tree.map(jnp.asarray, cases.forcing))
+    return dv.model_fisher(likelihood, model, start, key=key, num_data=num_data, batch_size=BATCH)
+
+
 def loss_scale(trained: Trained, values: int) -> float:
     """c in `loss = c · (-log p)`, for the independent Gaussian whose variances the loss's weights imply.
 
@@ -106,10 +123,3 @@ def adam_fisher(trained: Trained, *, batch_size: int, values: int, num_data: int
         loss_scale=loss_scale(trained, values),
         params=trained.model,
     )
-
-
-def snapshot_covariance(snapshots: list[StepModel]) -> dv.Covariance:
-    """SWAG's diagonal in the formula: each parameter's variance among snapshots of a training."""
-    params = [eqx.filter(s, eqx.is_inexact_array) for s in snapshots]
-    variances = jax.tree.map(lambda *x: jnp.var(jnp.stack(x), axis=0, ddof=1), *params)
-    return dv.as_covariance(snapshots[0], eqx.combine(variances, snapshots[0]))

@@ -82,6 +82,17 @@ def damped_variances(
     return np.stack([found[str(k)] for k in range(len(dampings))])
 
 
+def plain_variances(
+    question: Question, model: StepModel, starts: Start, sigma: dv.Covariance, *, split_leads: bool
+) -> Float[np.ndarray, "n quantities"]:
+    """Variances under one Σ of any structure."""
+
+    def run(part: Question) -> dict[str, Any]:
+        return {TOTAL: dv.variance(part, model, starts, sigma, check=False)}
+
+    return _by_lead(question, run, split_leads)[TOTAL]
+
+
 def _by_lead(
     question: Question, run: Callable[[Question], dict[str, Any]], split_leads: bool
 ) -> dict[str, Float[np.ndarray, "n quantities"]]:

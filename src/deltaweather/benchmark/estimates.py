@@ -121,7 +121,7 @@ def block_scaled(
     for topic in dict.fromkeys(topics):
         where = np.array([k for k, t in enumerate(topics) if t == topic])
         errors = judged.errors_validation[:, where]
-        sums = np.stack([sum(each.values())[: judged.count][:, where] for each in scaled])
+        sums = np.stack([np.sum(list(each.values()), axis=0)[: judged.count][:, where] for each in scaled])
         choice = dv.tune.best_damping(sums, errors, np.asarray(dampings, np.float32), shared=True)
         best = int(choice.index)
         own = {block: part[:, where] for block, part in scaled[best].items()}

@@ -21,20 +21,21 @@ from .curvatures import (
     adam_fisher,
     average_fisher,
     exact_fisher,
-    snapshot_covariance,
+    model_fisher,
     spread,
     step_noise,
 )
-from .delta import damped_variances, diagonal_variances
+from .delta import damped_variances, diagonal_variances, plain_variances
 from .estimates import Estimate, Judged, best_of, block_scaled, plain
-from .members import Workshop, on_device
+from .members import Workshop, on_device, timed
 from .outcome import REFERENCE, Asked, Outcome
 from .question import Question, Start, ask, observed, starts_of
+from .rivals import dropout_curves, ensemble_values, swag_variance
 from .scores import Scored, draws_of, score
 from .settings import Architecture, BenchmarkSettings
 from .skills import skill_rows
 
-VERSION = 1  # of what stages compute: raise it when a stage's meaning changes
+VERSION = 2  # of what stages compute: raise it when a stage's meaning changes
 Say = Callable[[str], None]
 
 
@@ -187,7 +188,6 @@ def _estimate_all(
     table: tuple[Quantity, ...],
     say: Say,
 ) -> _Found:
-    from .rivals import dropout_curves, ensemble_values, swag_variance
 
     settings, cache = shop.settings, shop.cache
     dampings = settings.dampings
@@ -218,18 +218,17 @@ def _estimate_all(
         lambda: swag_variance(cases.question, snapshots, cases.starts, samples, shop.key(4)),
         {**inputs, "samples": samples, "swag": settings.swag, "snapshots": settings.swag_snapshots},
     )
-    spread_of = lambda m: values[:m].var(0, ddof=1)  # noqa: E731
     u = np.concatenate([judged.errors_validation, judged.errors_test])
     forecast = cases.target - u * judged.unit
     curves, parts = delta["curves"], delta["parts"]
     estimates = [
-        plain(judged, REFERENCE, "sampled", spread_of(settings.members)),
-        plain(judged, "ensemble of 3", "sampled", spread_of(3)),
+        plain(judged, REFERENCE, "sampled", values.var(0, ddof=1)),
+        plain(judged, "ensemble of 3", "sampled", values[:3].var(0, ddof=1)),
         plain(
             judged,
             "ensemble, its own mean",
             "sampled",
-            spread_of(settings.members),
+            values.var(0, ddof=1),
             errors=cases.target - values.mean(0),
         ),
         best_of(judged, "dropout", "sampled", silenced, rates),
@@ -240,7 +239,8 @@ def _estimate_all(
         best_of(judged, "Delta, EMA diagonal", "delta", curves["EMA diagonal"], dampings),
         best_of(judged, "Delta, exact diagonal", "delta", curves["exact diagonal"], dampings),
         best_of(judged, "Delta, Adam's moments", "delta", curves["Adam"], dampings),
-        plain(judged, "Delta, SWAG diagonal", "delta", curves["SWAG"][0]),
+        plain(judged, "Delta, SWAG", "delta", curves["SWAG"][0]),
+        best_of(judged, "Delta, diagonal sandwich", "delta", curves["sandwich"], dampings),
         best_of(judged, "Delta, EKFAC", "delta", curves["EKFAC"], dampings),
         block_scaled(
             judged,
@@ -268,7 +268,6 @@ def _estimate_all(
 
 def _delta(shop: Workshop, base: Trained, model: Any, snapshots: list[Any], cases: Cases) -> dict[str, Any]:
     """Variances of all quantities under every Σ; what took how long."""
-    from .members import timed
 
     settings, dampings = shop.settings, shop.settings.dampings
     source, static, count = shop.task.source, shop.task.static, len(shop.starts)
@@ -294,7 +293,8 @@ def _delta(shop: Workshop, base: Trained, model: Any, snapshots: list[Any], case
         name: [f.inverse(d) for d in dampings] for name, f in fishers.items()
     }
     sigmas["identity"] = [dv.as_covariance(model, 1.0)]
-    sigmas["SWAG"] = [snapshot_covariance([on_device(s) for s in snapshots])]
+    expected = timed(lambda: model_fisher(model, source, chosen, static, noise, shop.key(5), num_data=count))
+    sigmas["sandwich"] = [dv.sandwich(expected.value, exact.value, damping=d) for d in dampings]
     detailed = informative(np.asarray(exact.value.diagonal()), dampings)
     passed = timed(
         lambda: diagonal_variances(
@@ -313,6 +313,10 @@ def _delta(shop: Workshop, base: Trained, model: Any, snapshots: list[Any], case
         )
     )
     curves["EKFAC"] = rotated.value
+    swag = dv.swag([on_device(s) for s in snapshots])
+    curves["SWAG"] = plain_variances(
+        cases.question, model, cases.starts, swag, split_leads=settings.split_leads
+    )[None]
     return {
         "curves": curves,
         "parts": passed.value.parts,
@@ -321,6 +325,7 @@ def _delta(shop: Workshop, base: Trained, model: Any, snapshots: list[Any], case
         "seconds": {
             "exact diagonal Fisher": exact.seconds,
             "EKFAC": ekfac.seconds,
+            "model Fisher, for the sandwich": expected.seconds,
             "diagonal variances of all cases, compilation included": passed.seconds,
             "EKFAC variances of all cases, compilation included": rotated.seconds,
         },

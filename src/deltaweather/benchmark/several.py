@@ -33,7 +33,7 @@ class SeveralDiagonals(dv.Covariance):
         if any(m.layout != layout for m in members):
             raise ValueError("All covariances must be of the same parameters.")
         leaves = layout.unflatten(jnp.stack([m.diagonal() for m in members]))
-        return cls(tuple(leaves), tuple(detailed), layout)
+        return cls(variances=tuple(leaves), detailed=tuple(detailed), layout=layout)
 
     def block_quadratic(self, gradients: Any) -> dict[str, Float[Array, "K B"]]:
         count = self.variances[0].shape[0]
