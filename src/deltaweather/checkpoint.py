@@ -2,7 +2,6 @@
 
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,13 +28,12 @@ def save(path: str | Path, tree: PyTree, metadata: Mapping[str, Any] | None = No
     path.parent.mkdir(parents=True, exist_ok=True)
     # ascontiguousarray makes one dimension of none
     arrays = {name: np.ascontiguousarray(leaf).reshape(np.shape(leaf)) for name, leaf in _named(tree).items()}
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    os.close(handle)
+    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         safetensors.numpy.save_file(arrays, partial, {"metadata": json.dumps(dict(metadata or {}))})
         os.replace(partial, path)
     finally:
-        Path(partial).unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
 
 
 def load(path: str | Path, like: T) -> tuple[T, dict[str, Any]]:

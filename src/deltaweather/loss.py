@@ -24,7 +24,9 @@ def case_loss(
     With `error_weights` a forecast without change has a loss of about one after six hours.
     """
     steps = case.target.shape[0]
-    forecast = rollout(model, case.state, case.forcing, steps, static=static, dropout=dropout, remat=remat)
+    forecast = rollout(
+        model, jnp.asarray(case.state), case.forcing, steps, static=static, dropout=dropout, remat=remat
+    )
     return jnp.sum(weights * (forecast - case.target) ** 2) / steps
 
 

@@ -74,7 +74,7 @@ def case_source(dataset: Dataset, *, memory: int = 2**31) -> CaseSource:
     states = np.concatenate([normalised_states(dataset, b) for b in blocks])
     forcing = [forcing_at(dataset, b, fields=fields) for b in blocks]
     time = np.concatenate([np.asarray(f.time) for f in forcing])
-    return Record(states, Forcing(time, np.concatenate([np.asarray(f.fields) for f in forcing])))  # type: ignore[arg-type]
+    return Record(states, Forcing(time, np.concatenate([np.asarray(f.fields) for f in forcing])))
 
 
 def prepare_static(dataset: Dataset, config: ModelConfig) -> Static:

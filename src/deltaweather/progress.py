@@ -2,7 +2,6 @@
 
 from types import TracebackType
 
-
 from rich.console import Console
 from rich.progress import (
     BarColumn,

@@ -252,8 +252,8 @@ def test_members_need_samples_that_fit() -> None:
     task = make_task()
     with pytest.raises(ValueError, match="2 models, 1 samples"):
         train_members([make_model(task)] * 2, task, [SAMPLE], CONFIG)
+    samples = [SAMPLE, Sample(np.arange(5, 60), SAMPLE.key)]
     with pytest.raises(ValueError, match="one size"):
-        samples = [SAMPLE, Sample(np.arange(5, 60), SAMPLE.key)]
         train_members([make_model(task)] * 2, task, samples, CONFIG, together=True)
 
 
