@@ -12,7 +12,7 @@ F = TypeVar("F")
 
 
 def over_components(function: Callable[[Any], Array], form: Any, components: int, size: int = 1) -> Array:
-    """`function` of the form of at most `size` components after another, `[k, B, ...]` each, joined to `[K, B, ...]`."""
+    """`function` of the form of some components after another, `[≤ size, B, ...]` each, joined to `[K, B, ...]`."""
     if components <= size:
         return function(form)
     size = max(k for k in range(1, size + 1) if components % k == 0)

@@ -83,10 +83,10 @@ class Part(eqx.Module):
             self.use,
         )
 
-    def component(self, k: Any) -> "Part":
-        """The part of one component of u."""
-        one = jax.lax.dynamic_slice_in_dim(self.cotangent, k, 1, axis=self.scans + 1)
-        return Part(self.recorded, one, self.use)
+    def component(self, k: Any, size: int = 1) -> "Part":
+        """The part of one component of u, or of `size` of them."""
+        some = jax.lax.dynamic_slice_in_dim(self.cotangent, k, size, axis=self.scans + 1)
+        return Part(self.recorded, some, self.use)
 
 
 class Products(eqx.Module):
@@ -117,6 +117,9 @@ class Products(eqx.Module):
     def explicit(self) -> Float[Array, "K B N I O"]:
         """`G = Σ_t a_t g_tᵀ` in the frame. Cost: K·B·N·T·I·O multiplications, and as many numbers less T."""
         a, g = self.factors()
+        if g.shape[0] == 1:
+            # With axes of length one among the batch axes XLA would copy G once more to order them.
+            return jnp.einsum("bnti,bnto->bnio", a, g[0])[None]
         return jnp.einsum("bnti,kbnto->kbnio", a, g)
 
     def seen(self, leaf: Array) -> Float[Array, "N I O"]:
@@ -131,8 +134,10 @@ class Products(eqx.Module):
             tuple(part.cases(start, size) for part in self.parts), self.path, self.frame, self.pairs
         )
 
-    def component(self, k: Any) -> "Products":
-        return Products(tuple(part.component(k) for part in self.parts), self.path, self.frame, self.pairs)
+    def component(self, k: Any, size: int = 1) -> "Products":
+        return Products(
+            tuple(part.component(k, size) for part in self.parts), self.path, self.frame, self.pairs
+        )
 
 
 class Rows(eqx.Module):
@@ -177,8 +182,10 @@ class Rows(eqx.Module):
             self.frame,
         )
 
-    def component(self, k: Any) -> "Rows":
-        return Rows(self.numbers, jax.lax.dynamic_slice_in_dim(self.g, k, 1, axis=0), self.path, self.frame)
+    def component(self, k: Any, size: int = 1) -> "Rows":
+        return Rows(
+            self.numbers, jax.lax.dynamic_slice_in_dim(self.g, k, size, axis=0), self.path, self.frame
+        )
 
 
 class Dense(eqx.Module):
@@ -197,8 +204,8 @@ class Dense(eqx.Module):
     def cases(self, start: Any, size: int) -> "Dense":
         return Dense(jax.lax.dynamic_slice_in_dim(self.g, start, size, axis=1))
 
-    def component(self, k: Any) -> "Dense":
-        return Dense(jax.lax.dynamic_slice_in_dim(self.g, k, 1, axis=0))
+    def component(self, k: Any, size: int = 1) -> "Dense":
+        return Dense(jax.lax.dynamic_slice_in_dim(self.g, k, size, axis=0))
 
 
 Form = Products | Rows | Dense
