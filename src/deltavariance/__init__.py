@@ -40,6 +40,7 @@ from deltavariance.structures import Diagonal as Diagonal
 from deltavariance.structures import EigenKronecker as EigenKronecker
 from deltavariance.structures import Kronecker as Kronecker
 from deltavariance.structures import LowRank as LowRank
+from deltavariance.structures import MatrixFree as MatrixFree
 from deltavariance.structures import Structure as Structure
 from deltavariance.variance import block_variances as block_variances
 from deltavariance.variance import covariance as covariance

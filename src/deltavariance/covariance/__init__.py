@@ -11,3 +11,4 @@ from deltavariance.covariance.factor import FactorCovariance as FactorCovariance
 from deltavariance.covariance.given import as_covariance as as_covariance
 from deltavariance.covariance.kronecker import KroneckerCovariance as KroneckerCovariance
 from deltavariance.covariance.low_rank import LowRankCovariance as LowRankCovariance
+from deltavariance.covariance.matrix_free import MatrixFreeCovariance as MatrixFreeCovariance

@@ -12,10 +12,11 @@ from jaxtyping import Array, Float
 
 from deltavariance import cases as _cases
 from deltavariance.curvature.base import Curvature
+from deltavariance.curvature.products import OuterProduct
 from deltavariance.memory import largest_batch
 from deltavariance.parameters import Frozen, Layout, Where, freeze
 from deltavariance.progress import with_progress
-from deltavariance.structures import Diagonal, Structure
+from deltavariance.structures import Diagonal, MatrixFree, Structure
 from deltavariance.tracing import example_gradients
 from deltavariance.variance import hashable
 
@@ -126,6 +127,11 @@ def fisher(
         )
     structure = Diagonal() if structure is None else structure
     layout = where if isinstance(where, Layout) else Layout.of(params, where)
+    if isinstance(structure, MatrixFree):
+        operator = OuterProduct.of(log_likelihood, params, data, weights, mask, layout)
+        weight = jnp.sum(operator.weights)
+        counted = weight if num_data is None else jnp.asarray(float(num_data))
+        return Fisher(structure, operator, weight, counted, layout, jnp.ones(()), None)
     if decay is not None and batch_size is None and _cases.is_tree_of_arrays(data):
         batch_size = PAPERS_BATCH
     again = structure

@@ -10,12 +10,14 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from deltavariance.covariance import Covariance, DiagonalCovariance
 from deltavariance.covariance.definite import Clip, Rule
+from deltavariance.covariance.matrix_free import check_definite
 from deltavariance.curvature.base import Curvature
 from deltavariance.curvature.definiteness import Definiteness, spectra_of
+from deltavariance.curvature.products import HessianProduct
 from deltavariance.curvature.stream import BatchSum, mean_over, negative_log_likelihood
 from deltavariance.memory import DEFAULT_BUDGET
 from deltavariance.parameters import Layout, Where
-from deltavariance.structures import Block, Dense, Diagonal, Structure
+from deltavariance.structures import Block, Dense, Diagonal, MatrixFree, Structure
 from deltavariance.variance import hashable
 
 PyTree = Any
@@ -48,8 +50,17 @@ class Hessian(Curvature):
         damping is added, so the direction keeps a large variance) or `dv.Drop()` (no variance there). Either way a
         warning says how many there are and how negative; `definiteness` says more.
         """
+        sigma: Covariance
         rule = Clip() if indefinite is None else indefinite
         count = self._count(damping, num_data)
+        if isinstance(self.structure, MatrixFree):
+            if indefinite is not None:
+                raise ValueError(
+                    "`MatrixFree` knows no eigenvalues, so no rule for them applies: use `dv.Dense()`."
+                )
+            sigma = super().inverse(damping, prior_precision=prior_precision, num_data=num_data)
+            check_definite(sigma)
+            return sigma
         found = self.definiteness(damping, prior_precision=prior_precision, num_data=num_data)
         variances = [
             rule.variances(spectrum.values, unsafe, damping, count)
@@ -58,7 +69,7 @@ class Hessian(Curvature):
         if found.is_known and found.count:
             warnings.warn(found.in_words(type(rule).__name__), stacklevel=2)
         assemble: Any = getattr(self.structure, "assemble", None) or _assemble_diagonal
-        sigma: Covariance = assemble(found.spectra, variances, self.layout)
+        sigma = assemble(found.spectra, variances, self.layout)
         return sigma
 
     def definiteness(
@@ -102,7 +113,8 @@ def hessian(
     - `Dense()` (the default) and `Block()` are exact: one Hessian-vector product a parameter.
     - `Diagonal()` is exact up to 2048 parameters; beyond, it is estimated by `E v ∘ Hv` over random signs, from
       `probes` products drawn with `key`; `standard_error` of the result says how well.
-    - `LowRank(rank)` finds leading eigenpairs through products with H.
+    - `LowRank(rank)` finds leading eigenpairs through products with H; `MatrixFree()` stores nothing but how to
+      multiply by H.
 
     The log-likelihood is that of the data alone. A prior or weight decay belongs in `inverse(prior_precision=)`.
 
@@ -138,6 +150,9 @@ def hessian(
         groups = Groups(tuple(numbers for _, numbers in members))
         blocks, weight = accumulate(hessian_blocks, groups)
         mean = tuple(blocks) if isinstance(chosen, Block) else blocks[0]
+    elif isinstance(chosen, MatrixFree):
+        operator = HessianProduct.of(log_likelihood, params, data, weights, mask, layout)
+        mean, weight = operator, jnp.sum(operator.weights)
     elif isinstance(chosen, Diagonal) and layout.size <= EXACT_UP_TO:
         flat, weight = accumulate(exact_diagonal)
         mean = layout.unflatten(flat)

@@ -10,9 +10,10 @@ from jaxtyping import Array, Float
 
 from deltavariance import cases as _cases
 from deltavariance.curvature.base import Curvature
+from deltavariance.curvature.products import OuterProduct
 from deltavariance.memory import largest_batch
 from deltavariance.parameters import Frozen, Layout, Where, freeze
-from deltavariance.structures import Diagonal, Structure
+from deltavariance.structures import Diagonal, MatrixFree, Structure
 from deltavariance.tracing import example_gradients
 from deltavariance.variance import hashable
 
@@ -36,6 +37,11 @@ def outer_products(
     """`Σ_n w_n Σ_k Δ_nk Δ_nkᵀ / Σ_n w_n`, Δ_nk the gradient of component k of `function(params, example n)`."""
     current = Diagonal() if structure is None else structure
     layout = where if isinstance(where, Layout) else Layout.of(params, where)
+    if isinstance(current, MatrixFree):
+        operator = OuterProduct.of(function, params, data, weights, mask, layout)
+        total_weight = jnp.sum(operator.weights)
+        number = total_weight if num_data is None else jnp.asarray(float(num_data))
+        return Curvature(current, operator, total_weight, number, layout)
     once = hasattr(data, "__next__")
     f_arrays, frozen_f = hashable(function)
     arrays, frozen = freeze(params)

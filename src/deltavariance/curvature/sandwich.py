@@ -18,6 +18,7 @@ from deltavariance.curvature.definiteness import Definiteness, spectra_of
 from deltavariance.curvature.hessian import Hessian
 from deltavariance.curvature.operator import as_operator
 from deltavariance.structures import Block, Dense, Diagonal
+from deltavariance.structures.block import vectors_of
 
 CORRECTIONS = ("HC0", "HC1")
 
@@ -132,7 +133,7 @@ def _product(spectrum: Spectrum, variances: Array, meat: Array, factor: Any) -> 
     """The eigenvectors and eigenvalues of `factor · B F B`, none of them below 0, in float64 where possible."""
     given = (spectrum.vectors, variances, meat, factor)
     if any(isinstance(x, jax.core.Tracer) for x in given):
-        vectors = spectrum.vectors
+        vectors = vectors_of(spectrum)
         matrix = factor * ((vectors * variances) @ (vectors.T @ meat @ vectors) @ (vectors * variances).T)
         values, found = jnp.linalg.eigh((matrix + matrix.T) / 2)
         return found, jnp.maximum(values, 0)

@@ -7,3 +7,4 @@ from deltavariance.structures.diagonal import Diagonal as Diagonal
 from deltavariance.structures.eigen_kronecker import EigenKronecker as EigenKronecker
 from deltavariance.structures.kronecker import Kronecker as Kronecker
 from deltavariance.structures.low_rank import LowRank as LowRank
+from deltavariance.structures.matrix_free import MatrixFree as MatrixFree
