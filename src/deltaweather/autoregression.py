@@ -34,7 +34,7 @@ class Autoregression:
         def forecast(cases: Cases) -> Float[Array, "n steps lat lon channel"]:
             past, _, means = _anomalies(cases, static)
             inputs = _inputs(self._project(past[:, past.shape[1] - self.lags :]))
-            components = np.einsum("ni,sik->nsk", inputs, self.coefficients[: means.shape[1]])
+            components = np.tensordot(inputs, self.coefficients[: means.shape[1]], axes=(1, 1))
             fields = (components @ self.patterns.T).reshape(means.shape) * self.deviations
             return jnp.asarray(means + fields, jnp.float32)
 
@@ -72,7 +72,8 @@ def fit_autoregression(
         inputs = _inputs(_project(past, patterns, deviations))
         outputs = _project(future, patterns, deviations).astype(np.float64)
         gram += inputs.T @ inputs
-        moment += np.matmul(inputs.T[None], outputs.transpose(1, 0, 2))
+        product = inputs.T @ outputs.reshape(len(outputs), -1)  # one product for all leads
+        moment += product.reshape(size, steps, -1).transpose(1, 0, 2)
     damped = gram + ridge * np.trace(gram) / size * np.eye(size)
     return Autoregression(patterns, deviations, np.linalg.solve(damped[None], moment), lags)
 

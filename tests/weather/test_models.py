@@ -154,7 +154,8 @@ def test_rollout_equals_repeated_calls(config: ModelConfig, unrolled: bool, rema
         moved = jax.tree.map(lambda p, d: p + step * d, params, direction)
         return jnp.sum(run(eqx.combine(moved, frame)) ** 2)
 
-    slope = (along(1e-5) - along(-1e-5)) / 2e-5
+    # A small step: a LayerNorm of nearly equal numbers, as behind an edge of length zero, is strongly curved.
+    slope = (along(1e-7) - along(-1e-7)) / 2e-7
     products = jax.tree.map(
         lambda g, d: jnp.sum(g * d), eqx.filter(gradient, eqx.is_inexact_array), direction
     )
