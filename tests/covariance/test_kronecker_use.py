@@ -212,7 +212,7 @@ def test_prior_by_parameter_where_it_can_be_held(x64: None) -> None:
     np.testing.assert_allclose(
         np.linalg.inv(found), np.linalg.inv(without) + np.diag([1, 2, 3, 4]), rtol=1e-8
     )
-    with pytest.raises(ValueError, match="'w1' a number of its own"):
+    with pytest.raises(ValueError, match="'table' a number of its own"):
         F.inverse(prior_precision=[jnp.ones_like(leaf) for leaf in jax.tree.leaves(params)])
 
 
