@@ -118,8 +118,8 @@ def _warnings(numbers: dict[str, Any], size: int) -> list[str]:
     elif hessian > RATIO_LIMIT * fisher:
         found.append(
             f"tr H is {hessian / max(fisher, 1e-300):.3g} times tr F. The log-likelihood claims a noise that is too"
-            " large (a loss without its 1/σ², say), or the network has fitted its training data all but exactly: estimate"
-            " the noise with `dv.estimate_noise`, on held-out data in the second case."
+            " large (a loss without its 1/σ², say), or the network has fitted its training data all but exactly:"
+            " estimate the noise with `dv.estimate_noise`, on held-out data in the second case."
         )
     if numbers["gradient_over_spread"] > CONVERGENCE_LIMIT:
         found.append(

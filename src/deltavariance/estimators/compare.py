@@ -16,7 +16,7 @@ from deltavariance.estimators.timing import ratios
 from deltavariance.metrics import NoiseModel, block_counts, correlation, log_likelihood, removal_auc
 from deltavariance.metrics.cases import weighted_mean
 from deltavariance.tracing import as_real_array
-from deltavariance.tune import noise as fit_noise
+from deltavariance.tune.noise import noise as fit_noise
 
 _SCORES = 4
 

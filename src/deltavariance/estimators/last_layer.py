@@ -7,7 +7,7 @@ import equinox as eqx
 from jaxtyping import Array, Float
 
 from deltavariance.covariance import Covariance
-from deltavariance.curvature import fisher
+from deltavariance.curvature.fisher import fisher
 from deltavariance.estimators.base import BACKWARD, Estimator, PyTree, Quantity, arrays_of, components
 from deltavariance.parameters import Layout, Where
 from deltavariance.structures import EigenKronecker, Structure
