@@ -59,14 +59,14 @@ class _Unknowns(eqx.Module):
         return self.common + self.relative
 
 
-@eqx.filter_jit
 def fit_factors(
     problem: Problem, weights: Float[Array, "runs n"], strength: Float[Array, " runs"]
 ) -> Float[Array, "runs blocks"]:
-    """Factors for each run: a choice of cases, by weights, and a regularisation λ; all side by side."""
-    return jax.vmap(lambda w, s: _fit(problem, w, s))(weights, strength)
+    """Factors for each run: a choice of cases, by weights, and a regularisation λ. Compiled once for all runs."""
+    return jnp.stack([_fit(problem, w, s) for w, s in zip(weights, strength, strict=True)])
 
 
+@eqx.filter_jit
 def _fit(problem: Problem, w: Float[Array, " n"], strength: Float[Array, ""]) -> Float[Array, " blocks"]:
     size = weighted_mean(problem.errors**2, w)
     unit = jnp.where(size > 0, size, 1.0)
@@ -121,7 +121,6 @@ def _starts(family: Family | None, errors: Array, parts: Array, w: Array) -> _Un
     return jax.vmap(start)(jnp.stack([jnp.zeros(blocks, parts.dtype), jnp.clip(jnp.log(share), -20, 20)]))
 
 
-@eqx.filter_jit
 def held_out_scores(
     problem: Problem,
     factors: Float[Array, "runs blocks"],
@@ -129,12 +128,15 @@ def held_out_scores(
     test: Float[Array, "runs n"],
 ) -> Float[Array, "runs q"]:
     """The score of each run on its test cases; for a likelihood α and β are fitted on its training cases."""
+    return jnp.stack([_held_out(problem, *run) for run in zip(factors, train, test, strict=True)])
 
-    def one(f: Array, w: Array, held: Array) -> Array:
-        variance = problem.parts @ f
-        if problem.family is None:
-            return correlation(problem.errors, variance, weights=held)
-        model = fit_noise(problem.family, problem.errors, variance, jnp.ones_like(variance), w)
-        return weighted_mean(model.log_density(problem.errors, variance), held)
 
-    return jax.vmap(one)(factors, train, test)
+@eqx.filter_jit
+def _held_out(
+    problem: Problem, factors: Float[Array, " blocks"], train: Float[Array, " n"], test: Float[Array, " n"]
+) -> Float[Array, " q"]:
+    variance = problem.parts @ factors
+    if problem.family is None:
+        return correlation(problem.errors, variance, weights=test)
+    model = fit_noise(problem.family, problem.errors, variance, jnp.ones_like(variance), train)
+    return weighted_mean(model.log_density(problem.errors, variance), test)
