@@ -19,6 +19,8 @@ from deltavariance.curvature import model_fisher as model_fisher
 from deltavariance.curvature import sandwich as sandwich
 from deltavariance.curvature import swag as swag
 from deltavariance.curvature.adam import fisher_from_adam as fisher_from_adam
+from deltavariance.evidence import marginal_likelihood as marginal_likelihood
+from deltavariance.evidence import maximise_marginal_likelihood as maximise_marginal_likelihood
 from deltavariance.explain import explain as explain
 from deltavariance.fit import fit as fit
 from deltavariance.likelihood import LowRankCovariance as LowRankCovariance

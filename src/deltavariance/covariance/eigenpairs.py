@@ -25,7 +25,9 @@ def eigenpairs(matrix: Float[Array, "G G"]) -> Eigenpairs:
     kept = _KEPT.get(id(matrix))
     if kept is None:
         values, vectors = np.linalg.eigh(np.asarray(matrix, np.float64))
-        kept = jnp.asarray(values, matrix.dtype), jnp.asarray(vectors, matrix.dtype)
+        # Under `jit` a number that is at hand would become part of the trace, and must not be kept from there.
+        with jax.ensure_compile_time_eval():
+            kept = jnp.asarray(values, matrix.dtype), jnp.asarray(vectors, matrix.dtype)
         _KEPT[id(matrix)] = kept
         weakref.finalize(matrix, _KEPT.pop, id(matrix), None)
     return kept
