@@ -66,16 +66,16 @@ def fit_autoregression(
     patterns, deviations = _principal(source, starts, static, components)
     size = lags * patterns.shape[1] + 1
     gram: Float64[np.ndarray, "inputs inputs"] = np.zeros((size, size))
-    moment: Float64[np.ndarray, "steps inputs components"] = np.zeros((steps, size, patterns.shape[1]))
+    moment: Float64[np.ndarray, "inputs leads"] = np.zeros((size, steps * patterns.shape[1]))
     for cases in _chunks(source, starts, static, lags, steps):
         past, future, _ = _anomalies(cases, static)
         inputs = _inputs(_project(past, patterns, deviations))
         outputs = _project(future, patterns, deviations).astype(np.float64)
         gram += inputs.T @ inputs
-        product = inputs.T @ outputs.reshape(len(outputs), -1)  # one product for all leads
-        moment += product.reshape(size, steps, -1).transpose(1, 0, 2)
+        moment += inputs.T @ outputs.reshape(len(outputs), -1)  # one product for all leads
     damped = gram + ridge * np.trace(gram) / size * np.eye(size)
-    return Autoregression(patterns, deviations, np.linalg.solve(damped[None], moment), lags)
+    coefficients = np.linalg.solve(damped, moment).reshape(size, steps, -1).transpose(1, 0, 2)
+    return Autoregression(patterns, deviations, coefficients, lags)
 
 
 def _principal(
@@ -91,13 +91,12 @@ def _principal(
         np.float32
     )
     snapshots = (states / deviations).reshape(len(states), -1).astype(np.float64)
-    wide = snapshots.shape[1] > snapshots.shape[0]
-    # The smaller of the two Gram matrices: they share their eigenvalues, and one's vectors give the other's.
-    squares, directions = np.linalg.eigh(snapshots @ snapshots.T if wide else snapshots.T @ snapshots)
+    wide = values > len(snapshots)  # the smaller of the two Gram matrices has the same eigenvalues
+    squares, vectors = np.linalg.eigh(snapshots @ snapshots.T if wide else snapshots.T @ snapshots)
     kept = min(components, int((squares > 1e-10 * squares[-1]).sum()))
-    squares, directions = squares[::-1][:kept], directions[:, ::-1][:, :kept]
-    patterns = snapshots.T @ directions / np.sqrt(squares) if wide else directions
-    return patterns.astype(np.float32), deviations
+    squares, vectors = squares[::-1][:kept], vectors[:, ::-1][:, :kept]
+    patterns = snapshots.T @ vectors / np.sqrt(squares) if wide else vectors
+    return np.ascontiguousarray(patterns, np.float32), deviations
 
 
 def _chunks(
@@ -128,7 +127,8 @@ def _project(
     patterns: Float[np.ndarray, "values components"],
     deviations: Float[np.ndarray, " channel"],
 ) -> Float[np.ndarray, "n times components"]:
-    return np.asarray((anomalies / deviations).reshape(*anomalies.shape[:2], -1) @ patterns)
+    flat = (anomalies / deviations).reshape(-1, len(patterns))
+    return np.asarray((flat @ patterns).reshape(*anomalies.shape[:2], -1))
 
 
 def _inputs(components: Float[np.ndarray, "n lags k"]) -> Float64[np.ndarray, "n inputs"]:

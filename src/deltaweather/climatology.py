@@ -71,7 +71,7 @@ class ClimatologyFit:
 
 
 def fit_climatology(
-    chunks: Iterable[tuple[Float[np.ndarray, "time basis"], Float[np.ndarray, "time lat lon channel"]]],
+    chunks: Iterable[tuple[np.ndarray, np.ndarray]],
 ) -> Float[np.ndarray, "basis lat lon channel"]:
     """Coefficients of the mean state, from chunks of (functions of the date, normalised states)."""
     fit = ClimatologyFit()

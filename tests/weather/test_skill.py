@@ -116,15 +116,17 @@ def test_autoregression_equals_least_squares_on_the_raw_values() -> None:
             np.testing.assert_allclose(forecast[row, k].ravel(), expected, rtol=2e-3, atol=2e-3)
 
 
-def test_few_components_keep_the_leading_ones() -> None:
+@pytest.mark.parametrize("states", [595, 10])  # more and fewer states than values
+def test_few_components_keep_the_leading_ones(states: int) -> None:
     record, static = make_record()
-    fitted = fit_autoregression(record, np.arange(5, 600), static, steps=1, lags=1, components=3)
+    starts = np.arange(5, 5 + states)
+    fitted = fit_autoregression(record, starts, static, steps=1, lags=1, components=3)
     assert fitted.patterns.shape == (12, 3)
     np.testing.assert_allclose(fitted.patterns.T @ fitted.patterns, np.eye(3), atol=1e-5)
     anomalies = record.states - np.tensordot(
         np.asarray(record.forcing.time), np.asarray(static.climatology), axes=1
     )
-    flat = (anomalies[5:600] / fitted.deviations).reshape(595, -1)
+    flat = (anomalies[starts] / fitted.deviations).reshape(states, -1)
     kept = np.linalg.svd(flat, compute_uv=False)[:3]
     np.testing.assert_allclose(np.linalg.norm(flat @ fitted.patterns, axis=0), kept, rtol=1e-3)
 
