@@ -90,6 +90,7 @@ def maximise_marginal_likelihood(
         # C scales with 1/scale²: log det(ρ N C + τ) = P log ρ + log det(N C + τ/ρ).
         scale = jnp.exp(x[blocks])
         ratio = (noise_scale / scale) ** 2
+        assert outputs is not None
         total = -0.5 * squares / scale**2 - outputs * (jnp.log(scale) + 0.5 * jnp.log(2 * jnp.pi))
         shrunk = taus / ratio
         prior = dict(zip(layout.names, shrunk, strict=True)) if per_block else shrunk[0]
@@ -105,7 +106,7 @@ def maximise_marginal_likelihood(
     first = jnp.full(count, jnp.log(start))
     if noise_scale is not None:
         first = first.at[blocks].set(jnp.log(noise_scale))
-    found = optimistix.minimise(
+    found: Any = optimistix.minimise(
         objective, optimistix.BFGS(rtol=1e-8, atol=1e-8), first, max_steps=500, throw=False
     )
     values = jnp.exp(found.value)

@@ -52,7 +52,7 @@ class Drop(Rule):
 
 def rounding(values: Float[Array, " G"], largest: Float[Array, ""]) -> Float[Array, ""]:
     """What an eigenvalue may be off by for rounding alone: G·eps of the largest."""
-    return values.shape[0] * jnp.finfo(values.dtype).eps * largest  # type: ignore[no-untyped-call]
+    return values.shape[0] * jnp.finfo(values.dtype).eps * largest
 
 
 def not_safe(values: Float[Array, " G"], damping: Any, largest: Float[Array, ""]) -> Bool[Array, " G"]:
