@@ -104,10 +104,13 @@ def draw(folder: Path) -> list[Path]:
                 sampled, bins=60, range=(grid[0], grid[-1]), density=True, color="#B0B0B0",
                 label=f"{len(result.samples):,} samples",
             )  # fmt: skip
+            bent = np.exp(-0.5 * ((grid - result.values[i] - result.bias[i]) / result.second_order[i]) ** 2)
+            bent /= np.sqrt(2 * np.pi) * result.second_order[i]
             ax.plot(grid, normal, color=style.DELTA, label="Delta Variance")
-            ratio = result.delta[i] / std
+            ax.plot(grid, bent, color="#0072B2", linestyle="--", linewidth=1.2, label="to second order")
+            first, second = result.delta[i] / std, result.second_order[i] / std
             ax.set_title(
-                f"$\\lambda_{i + 1}$: std {result.delta[i]:.3g}\n({ratio:.3f} of sampled)", fontsize=8
+                f"$\\lambda_{i + 1}$, std / sampled std:\n{first:.3f} (2nd order {second:.3f})", fontsize=7.5
             )
             ax.set_xlabel("eigenvalue (1/s²)")
             ax.set_yticks([])
@@ -115,6 +118,6 @@ def draw(folder: Path) -> list[Path]:
             ax.spines["left"].set_visible(False)
         axes[0].set_ylabel("density")
         handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=2)
+        figure.legend(handles, labels, loc="outside lower center", ncols=3)
         paths = style.save(figure, folder, "figure2_eigenvalues")
     return [*paths, style.write_csv(folder, "figure2_eigenvalues", HEADER, table(result))]
