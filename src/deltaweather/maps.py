@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Key
 import deltavariance as dv
 
 from .benchmark.question import Start
-from .data import Normaliser
+from .data import Dataset, Normaliser
 from .forecast import rollout
 from .models import Static, StepModel
 
@@ -41,6 +41,12 @@ class Field(eqx.Module):
     normaliser: Normaliser
     channel: int = eqx.field(static=True)
     step: int = eqx.field(static=True)
+
+    @classmethod
+    def of(cls, dataset: Dataset, static: Static, variable: str, step: int) -> "Field":
+        """The field of a variable of a record, `step` steps ahead."""
+        static, normaliser = jax.tree.map(jnp.asarray, (static, dataset.normaliser))
+        return cls(static, normaliser, dataset.channel(variable), step)
 
     def __call__(self, model: StepModel, start: Start) -> Float[Array, "lat lon"]:
         forcing = jax.tree.map(lambda x: x[: model.history + self.step], start.forcing)

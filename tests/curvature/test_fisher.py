@@ -47,7 +47,9 @@ def test_mean_of_squared_scores_and_n(params: Any, data: Any) -> None:
     np.testing.assert_allclose(
         F.inverse(damping=0.5, prior_precision=2.0).diagonal(), 1 / (23 * (expected + 0.5) + 2), rtol=1e-10
     )
-    np.testing.assert_allclose(F.inverse(0.5, num_data=46).diagonal(), 1 / (46 * (expected + 0.5)), rtol=1e-10)
+    np.testing.assert_allclose(
+        F.inverse(0.5, num_data=46).diagonal(), 1 / (46 * (expected + 0.5)), rtol=1e-10
+    )
 
 
 def test_n_examples_twice_halve_the_variance_and_leave_fisher(params: Any, data: Any) -> None:
@@ -84,7 +86,9 @@ def test_iterables_generators_updates_and_merges_agree(params: Any, data: Any) -
 
 def test_weights_count_and_a_mask_leaves_out(params: Any, data: Any) -> None:
     weights = np.random.default_rng(3).integers(0, 4, 23)
-    copies = jax.tree.map(lambda x: jnp.repeat(x, weights, axis=0, total_repeat_length=int(weights.sum())), data)
+    copies = jax.tree.map(
+        lambda x: jnp.repeat(x, weights, axis=0, total_repeat_length=int(weights.sum())), data
+    )
     expected = dv.fisher(log_likelihood, params, copies)
     weighted = dv.fisher(log_likelihood, params, data, weights=weights.astype(float), batch_size=6)
     np.testing.assert_allclose(weighted.diagonal(), expected.diagonal(), rtol=1e-10)
@@ -124,7 +128,7 @@ def test_linear_regression_has_the_known_posterior_variance(x64: None) -> None:
     key = jax.random.key(2)
     x = jnp.tile(jnp.eye(4), (500, 1)) * 2
     y = x @ jnp.arange(4.0) + 0.1 * jax.random.normal(key, (2000,))
-    f = lambda p, x: x @ p["w"]  # noqa: E731
+    f = lambda p, x: x @ p["w"]
     params = {"w": jnp.linalg.lstsq(x, y)[0]}
     F = dv.fisher(dv.gaussian_log_likelihood(f, scale=0.1), params, (x, y))
     expected = 0.1**2 / (500 * 4)

@@ -122,7 +122,9 @@ def test_the_decomposition_on_the_host_gives_the_same() -> None:
     single = jnp.asarray(SQUARE, jnp.float32)
     numbers, _, _ = jax.jit(_general._decompose_on_host)(single)
     assert numbers.dtype == jnp.complex64
-    np.testing.assert_allclose(np.sort_complex(numbers), np.sort_complex(np.linalg.eigvals(single)), rtol=1e-4)
+    np.testing.assert_allclose(
+        np.sort_complex(numbers), np.sort_complex(np.linalg.eigvals(single)), rtol=1e-4
+    )
 
 
 def test_symmetric_pair_against_scipy() -> None:

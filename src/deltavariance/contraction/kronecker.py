@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from deltavariance.contraction.basis import Basis
+from deltavariance.contraction.basis import Basis, turn
 from deltavariance.contraction.diagonal import (
     MOST_PAIRS,
     Several,
@@ -141,19 +141,19 @@ def _form_square_sum(basis: Basis, form: Form, weights: Array) -> Array:
 
 def rotated_inputs(basis: Basis, form: Products) -> Float[Array, "B N T I"]:
     a, _ = form.factors()
-    return a if basis.left is None else jnp.einsum("bnti,nij->bntj", a, basis.left)
+    return a if basis.left is None else turn(a, basis.left)
 
 
 def rotated_cotangents(basis: Basis, form: Products) -> Float[Array, "K B N T O"]:
     _, g = form.factors()
-    return g if basis.right is None else jnp.einsum("kbnto,nop->kbntp", g, basis.right)
+    return g if basis.right is None else turn(g, basis.right)
 
 
 def _early(rotation: Array | None, factor: Array, other: int) -> Array:
     """Rotate a factor `[..., N, T, F]` beforehand if that is cheaper than rotating the product's F × `other`."""
     if rotation is None or factor.shape[-2] > other:
         return factor
-    return jnp.einsum("...nti,nij->...ntj", factor, rotation)
+    return turn(factor, rotation)
 
 
 def _product(basis: Basis, a: Array, form: Products) -> Float[Array, "K b N I O"]:

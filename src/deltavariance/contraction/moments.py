@@ -9,6 +9,7 @@ mean of its a and the sum of its g.
 
 from typing import Literal
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -86,17 +87,25 @@ def second_moment(x: Float[Array, "B N T F"], weights: Float[Array, " B"], full:
     w = weights.astype(x.dtype)[:, None, None, None]
     if not full:
         return jnp.sum(w * x**2, axis=(0, 2))
-    y = w * x
+    if x.shape[1] == 1:
+        return _symmetric(*(jnp.reshape(z, (-1, x.shape[-1])) for z in (x, w * x)))[None]
+    over = jnp.moveaxis(x, 1, 0)
+    return jax.vmap(
+        lambda z, y: _symmetric(jnp.reshape(z, (-1, z.shape[-1])), jnp.reshape(y, (-1, z.shape[-1])))
+    )(over, w[:, 0] * over)
+
+
+def _symmetric(x: Float[Array, "R F"], y: Float[Array, "R F"]) -> Float[Array, "F F"]:
+    """`xᵀ y` where that is symmetric. Wide ones take one panel of the upper triangle after another."""
     width = x.shape[-1]
     if width < 2 * _PANEL:
-        return jnp.einsum("bnti,bntj->nij", x, y)
-    # One panel after another of the upper triangle: XLA has no symmetric product.
-    panels = []
-    for start in range(0, width, _PANEL):
-        panel = jnp.einsum("bnti,bntj->nij", x[..., start : start + _PANEL], y[..., start:])
-        panels.append(jnp.pad(panel, ((0, 0), (0, 0), (start, 0))))
-    upper = jnp.triu(jnp.concatenate(panels, axis=1))
-    return upper + jnp.swapaxes(jnp.triu(upper, 1), 1, 2)
+        return x.T @ y
+    panels = [
+        jnp.pad(x[:, start : start + _PANEL].T @ y[:, start:], ((0, 0), (start, 0)))
+        for start in range(0, width, _PANEL)
+    ]
+    upper = jnp.triu(jnp.concatenate(panels))
+    return upper + jnp.triu(upper, 1).T
 
 
 def _chunk(form: Products) -> int:

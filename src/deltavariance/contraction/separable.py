@@ -4,6 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from deltavariance.contraction.basis import turn
 from deltavariance.contraction.loops import over_cases, over_components
 from deltavariance.tracing.gradients import Products
 
@@ -58,7 +59,7 @@ def _root(basis: Array | None, values: Array) -> Array:
 def _whitened(factor: Float[Array, "... N T F"], root: Array) -> Array:
     if root.shape[1] == 1 != factor.shape[-1]:
         return factor * root
-    return jnp.einsum("...nti,nij->...ntj", factor, root)
+    return turn(factor, root)
 
 
 def _joined(a: Float[Array, "b N T I"], g: Float[Array, "K b N T O"]) -> Float[Array, "K b"]:

@@ -49,7 +49,8 @@ class Question(eqx.Module):
 
 def ask(dataset: Dataset, static: Static, quantities: Sequence[Quantity]) -> Question:
     """The question for these quantities on this record."""
-    return Question(static, dataset.normaliser, None, tuple(quantities))
+    normaliser: Normaliser = jax.tree.map(jnp.asarray, dataset.normaliser)
+    return Question(jax.tree.map(jnp.asarray, static), normaliser, None, tuple(quantities))
 
 
 def split_by_lead(question: Question) -> list[tuple[tuple[int, ...], Question]]:
