@@ -28,6 +28,7 @@ TOPICS = {
     "likelihood": "Likelihoods",
     "noise": "The noise scale",
     "explain": "How gradients are kept",
+    "linearity": "Is the quantity straight enough?",
 }
 OTHER = "Everything else"
 

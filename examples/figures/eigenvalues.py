@@ -15,7 +15,6 @@ from jaxtyping import Array, Float
 from matplotlib import pyplot as plt
 
 import deltavariance as dv
-from deltavariance.linearity import second_order
 
 from . import style
 
@@ -54,7 +53,7 @@ def compute(samples: int = SAMPLES, seed: int = 0) -> Spectrum:
         mean, case = chain(), jnp.zeros(1)
         sigma = dv.as_covariance(mean, VARIANCE)
         first = dv.variance(eigenvalues, mean, case, sigma)[0]
-        bias, second = second_order(eigenvalues, mean, case, sigma)
+        bias, second = dv.second_order(eigenvalues, mean, case, sigma)
         keys = dict(zip(mean, jax.random.split(jax.random.key(seed), len(mean)), strict=True))
         drawn = {
             name: value + VARIANCE**0.5 * jax.random.normal(keys[name], (samples, *value.shape))

@@ -2,6 +2,7 @@
 
 from deltavariance import estimators as estimators
 from deltavariance import implicit as implicit
+from deltavariance import influence as influence
 from deltavariance import metrics as metrics
 from deltavariance import plot as plot
 from deltavariance import resampling as resampling
@@ -32,6 +33,9 @@ from deltavariance.likelihood import gaussian_log_likelihood as gaussian_log_lik
 from deltavariance.likelihood import laplace_log_likelihood as laplace_log_likelihood
 from deltavariance.likelihood import poisson_log_likelihood as poisson_log_likelihood
 from deltavariance.likelihood import student_log_likelihood as student_log_likelihood
+from deltavariance.linearity import Linearity as Linearity
+from deltavariance.linearity import check_linear as check_linear
+from deltavariance.linearity import second_order as second_order
 from deltavariance.noise import estimate_noise as estimate_noise
 from deltavariance.posterior import Posterior as Posterior
 from deltavariance.posterior import load as load

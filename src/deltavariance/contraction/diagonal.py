@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
+from deltavariance.contraction.basis import turn
 from deltavariance.contraction.loops import over_cases, over_components, sum_over_cases
 from deltavariance.tracing.gradients import Dense, Form, Products, Rows, add_up, widened
 from deltavariance.tracing.gradients import ExampleGradients as Gradients
@@ -106,7 +107,7 @@ def pairs_quadratic(
     """`Σ S (Σ_t a_t g_tᵀ)²` by pairs of factors; the products with S are made once for all components."""
     first, second = np.tril_indices(a.shape[2])
     # Written as one matrix product, then one elementwise one: the first is the whole batch's cost.
-    left = jnp.einsum("bnpi,nio->bnpo", a[:, :, first] * a[:, :, second], s)
+    left = turn(a[:, :, first] * a[:, :, second], s)
     left = left * np.where(first == second, 1, 2).astype(left.dtype)[:, None]
 
     def one(g: Array) -> Array:
