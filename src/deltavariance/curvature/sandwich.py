@@ -9,8 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from deltavariance.contraction.kronecker import full
 from deltavariance.covariance import Covariance, DiagonalCovariance
 from deltavariance.covariance.definite import Clip, Rule, Spectrum, semidefinite_variances
+from deltavariance.covariance.kronecker import KroneckerCovariance, Piece
 from deltavariance.covariance.sandwich import SandwichCovariance
 from deltavariance.curvature.base import Curvature
 from deltavariance.curvature.clustered import ClusteredFisher
@@ -19,6 +21,7 @@ from deltavariance.curvature.hessian import Hessian
 from deltavariance.curvature.operator import as_operator
 from deltavariance.structures import Block, Dense, Diagonal
 from deltavariance.structures.block import vectors_of
+from deltavariance.structures.eigen_kronecker import InBasis
 
 CORRECTIONS = ("HC0", "HC1")
 
@@ -42,8 +45,10 @@ def sandwich(
     `correction="HC1"` multiplies by `N/(N−P)`, for P parameters; with G groups, by `G/(G−1) · (N−1)/(N−P)`, which is
     the same where each example is its own group. `None` or `"HC0"` leaves Σ as it is.
 
-    Two matrices in one of the structures `Diagonal`, `Block` or `Dense` give a Σ of that structure. Any other pair
-    is multiplied one after the other wherever Σ is used, and never written out.
+    Two matrices in one of the structures `Diagonal`, `Block` or `Dense` give a Σ of that structure. So does F in the
+    Kronecker eigenbasis of H, of which it keeps the diagonal there: `H = dv.gauss_newton(..., structure=
+    dv.EigenKronecker())` and then `F = dv.fisher(..., structure=H.structure)`. Any other pair is multiplied one after
+    the other wherever Σ is used, and never written out.
 
     Where eigenvalues of H are not safely positive the rule `indefinite` applies, as in `Hessian.inverse`.
 
@@ -96,10 +101,32 @@ def sandwich(
         return found
     rule = {"indefinite": indefinite} if isinstance(H, Hessian) else {}
     bread = H.inverse(damping, prior_precision=prior_precision, num_data=count, **rule)
+    shared = _in_shared_basis(bread, F, factor * count)
+    if shared is not None:
+        return shared
     ones = (jnp.ones(()),) * len(H.layout)
     return SandwichCovariance(
         bread=bread, meat=as_operator(F), num_data=factor * count, factors=ones, layout=H.layout
     )
+
+
+def _in_shared_basis(bread: Covariance, F: Curvature, factor: Any) -> KroneckerCovariance | None:
+    """`factor · B F B` if F was fitted in the very eigenbasis of B, where both are diagonal; otherwise `None`."""
+    if not isinstance(bread, KroneckerCovariance) or not isinstance(F.structure, InBasis):
+        return None
+    bases = tuple(tuple(piece.basis for piece in pieces) for pieces in bread.pieces)
+    treedefs: list[Any] = [jax.tree.structure(basis) for basis in (bases, F.structure.bases)]
+    pairs = zip(jax.tree.leaves(bases), jax.tree.leaves(F.structure.bases), strict=False)
+    if treedefs[0] != treedefs[1] or not all(a is b for a, b in pairs):
+        return None
+    pieces = tuple(
+        tuple(
+            Piece(piece.basis, factor * eigenvalues * full(piece.variances) ** 2)
+            for piece, eigenvalues in zip(ours, found, strict=True)
+        )
+        for ours, found in zip(bread.pieces, F.mean, strict=True)
+    )
+    return KroneckerCovariance(pieces=pieces, kinds=bread.kinds, layout=bread.layout)
 
 
 def _small_sample(F: Curvature, count: Any) -> Any:

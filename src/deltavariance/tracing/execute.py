@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Literal
 
+from deltavariance.tracing.inner import opened, scan_counts
 from deltavariance.tracing.plan import INLINE, Nested, Plan, Tap
 
 
@@ -74,7 +75,7 @@ def _run_nested(
         for plan, first in zip(action.plans, action.first_tap, strict=True)
     ]
     if name in INLINE:
-        results, records = run(action.plans[0], eqn.params[INLINE[name]].consts, values, mine[0])
+        results, records = run(action.plans[0], opened(eqn.params[INLINE[name]])[1], values, mine[0])
         return results, [records]
     return _RUN[name](eqn, values, action.plans, mine)
 
@@ -83,7 +84,8 @@ def _run_scan(
     eqn: Any, values: list[Any], plans: Sequence[Plan], taps: list[list[Any]]
 ) -> tuple[list[Any], list[list[Any]]]:
     settings = eqn.params
-    num_consts, num_carry = settings["num_consts"], settings["num_carry"]
+    num_consts, num_carry = scan_counts(settings)
+    closed = opened(settings["jaxpr"])[1]
     consts, carry, slices = (
         values[:num_consts],
         values[num_consts : num_consts + num_carry],
@@ -94,7 +96,7 @@ def _run_scan(
         state: list[Any], sliced: tuple[list[Any], list[Any]]
     ) -> tuple[list[Any], tuple[list[Any], list[Any]]]:
         inputs, probes = sliced
-        results, records = run(plans[0], settings["jaxpr"].consts, [*consts, *state, *inputs], probes)
+        results, records = run(plans[0], closed, [*consts, *state, *inputs], probes)
         return results[:num_carry], (results[num_carry:], records)
 
     state, (stacked, records) = lax.scan(
@@ -115,7 +117,7 @@ def _run_cond(
 
     def branch(taken: int) -> Callable[..., Outcome]:
         def call(probes: list[list[Any]], *operands: Any) -> Any:
-            consts = eqn.params["branches"][taken].consts
+            consts = opened(eqn.params["branches"][taken])[1]
             results, records = run(plans[taken], consts, operands, probes[taken])
             # The branches must return alike: what the others would have recorded is zero, as is their cotangent.
             blank = [[jnp.zeros(shape.shape, shape.dtype) for shape in plan.records] for plan in plans]
@@ -131,8 +133,10 @@ def _run_cond(
 def _run_remat(
     eqn: Any, values: list[Any], plans: Sequence[Plan], taps: list[list[Any]]
 ) -> tuple[list[Any], list[list[Any]]]:
+    consts = opened(eqn.params["jaxpr"])[1]
+
     def call(operands: list[Any], probes: list[Any]) -> Outcome:
-        return run(plans[0], (), operands, probes)
+        return run(plans[0], consts, operands, probes)
 
     again = jax.checkpoint(call, prevent_cse=eqn.params["prevent_cse"], policy=eqn.params["policy"])
     results, records = again(values, taps[0])

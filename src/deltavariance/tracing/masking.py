@@ -18,6 +18,7 @@ from jax.extend.core import Jaxpr, Literal, jaxpr_as_fun
 from deltavariance.parameters import Layout
 from deltavariance.tracing.example import trace
 from deltavariance.tracing.execute import _bind
+from deltavariance.tracing.inner import opened, scan_counts
 
 PyTree = Any
 
@@ -121,7 +122,7 @@ def _run(
 def _equation(eqn: Any, operands: list[Any], depends: list[int], masks: Masks, key: Any) -> Outcome:
     name = eqn.primitive.name
     if name in _CALLS:
-        jaxpr, consts = _opened(eqn.params[_CALLS[name]])
+        jaxpr, consts = opened(eqn.params[_CALLS[name]])
         return _run(jaxpr, consts, operands, depends, masks, key)
     if name in _LOOPS:
         return _LOOPS[name](eqn, operands, depends, masks, key)
@@ -139,8 +140,8 @@ def _is_site(operand: Any, kind: int, other: int, inputs: bool) -> bool:
 
 def _run_scan(eqn: Any, operands: list[Any], depends: list[int], masks: Masks, key: Any) -> Outcome:
     settings = eqn.params
-    first, count = settings["num_consts"], settings["num_carry"]
-    jaxpr, closed = _opened(settings["jaxpr"])
+    first, count = scan_counts(settings)
+    jaxpr, closed = opened(settings["jaxpr"])
     consts, carry, slices = operands[:first], operands[first : first + count], operands[first + count :]
     found = _settled(jaxpr, depends, first, count)
     inner = [*depends[:first], *found[:count], *depends[first + count :]]
@@ -162,7 +163,7 @@ def _run_scan(eqn: Any, operands: list[Any], depends: list[int], masks: Masks, k
 def _run_while(eqn: Any, operands: list[Any], depends: list[int], masks: Masks, key: Any) -> Outcome:
     settings = eqn.params
     tests, first = settings["cond_nconsts"], settings["body_nconsts"]
-    jaxpr, closed = _opened(settings["body_jaxpr"])
+    jaxpr, closed = opened(settings["body_jaxpr"])
     asked, consts, carry = operands[:tests], operands[tests : tests + first], operands[tests + first :]
     found = _settled(jaxpr, depends[tests:], first, len(carry))
     kinds = [*depends[tests : tests + first], *found]
@@ -182,7 +183,7 @@ def _run_while(eqn: Any, operands: list[Any], depends: list[int], masks: Masks, 
 
 def _run_cond(eqn: Any, operands: list[Any], depends: list[int], masks: Masks, key: Any) -> Outcome:
     index, *rest = operands
-    branches = [_opened(branch) for branch in eqn.params["branches"]]
+    branches = [opened(branch) for branch in eqn.params["branches"]]
     calls = [
         lambda *given, jaxpr=jaxpr, consts=consts: _run(jaxpr, consts, given, depends[1:], masks, key)[0]
         for jaxpr, consts in branches
@@ -219,16 +220,16 @@ def _flow(jaxpr: Jaxpr, kinds: Sequence[int]) -> list[int]:
 def _flow_equation(eqn: Any, depends: list[int]) -> list[int]:
     name, settings = eqn.primitive.name, eqn.params
     if name in _CALLS:
-        return _flow(_opened(settings[_CALLS[name]])[0], depends)
+        return _flow(opened(settings[_CALLS[name]])[0], depends)
     if name == "scan":
-        body = _opened(settings["jaxpr"])[0]
-        return _settled(body, depends, settings["num_consts"], settings["num_carry"])
+        body = opened(settings["jaxpr"])[0]
+        return _settled(body, depends, *scan_counts(settings))
     if name == "while":
         tests, first = settings["cond_nconsts"], settings["body_nconsts"]
-        body = _opened(settings["body_jaxpr"])[0]
+        body = opened(settings["body_jaxpr"])[0]
         return _settled(body, depends[tests:], first, len(depends) - tests - first)
     if name == "cond":
-        found = [_flow(_opened(branch)[0], depends[1:]) for branch in settings["branches"]]
+        found = [_flow(opened(branch)[0], depends[1:]) for branch in settings["branches"]]
         return [depends[0] | _union(kinds) for kinds in zip(*found, strict=True)]
     return _joined(depends, len(eqn.outvars))
 
@@ -246,8 +247,3 @@ def _union(kinds: Sequence[int]) -> int:
 
 def _joined(depends: Sequence[int], results: int) -> list[int]:
     return [_union(depends)] * results
-
-
-def _opened(jaxpr: Any) -> tuple[Jaxpr, Sequence[Any]]:
-    """A jaxpr and its constants, whether it came closed or not."""
-    return (jaxpr, ()) if isinstance(jaxpr, Jaxpr) else (jaxpr.jaxpr, jaxpr.consts)

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var
 
+from deltavariance.tracing.inner import opened, scan_counts
 from deltavariance.tracing.rules import RULES, Rule
 from deltavariance.tracing.views import Path, View, follow
 
@@ -202,7 +203,7 @@ def _nested(
     """Plan the inner jaxprs of a call, scan, branch or checkpoint, and take over their uses."""
     name = eqn.primitive.name
     if name in INLINE:
-        inner, results = _plan(eqn.params[INLINE[name]].jaxpr, seen, wanted, lengths)
+        inner, results = _plan(opened(eqn.params[INLINE[name]])[0], seen, wanted, lengths)
         inners, length = [inner], None
     else:
         inners, results, length = _NESTED[name](eqn, seen, wanted, lengths)
@@ -236,8 +237,8 @@ def _plan_scan(
     eqn: Any, seen: Sequence[View | None], wanted: Sequence[bool], lengths: tuple[int, ...]
 ) -> tuple[list[Plan], list[View | None], int]:
     settings = eqn.params
-    consts, carry, length = settings["num_consts"], settings["num_carry"], settings["length"]
-    body = settings["jaxpr"].jaxpr
+    (consts, carry), length = scan_counts(settings), settings["length"]
+    body, _ = opened(settings["jaxpr"])
     arguments: list[View | None] = []
     lost: dict[int, str] = {}
     results: list[View | None] = [None] * len(eqn.outvars)
@@ -269,7 +270,7 @@ def _plan_cond(
 ) -> tuple[list[Plan], list[View | None], None]:
     inners = []
     for branch in eqn.params["branches"]:
-        inner, escaped = _plan(branch.jaxpr, seen[1:], wanted, lengths)
+        inner, escaped = _plan(opened(branch)[0], seen[1:], wanted, lengths)
         inner.plain |= _leaves(escaped, "returned from a `cond`")
         inners.append(inner)
     return inners, [None] * len(eqn.outvars), None
@@ -278,7 +279,7 @@ def _plan_cond(
 def _plan_remat(
     eqn: Any, seen: Sequence[View | None], wanted: Sequence[bool], lengths: tuple[int, ...]
 ) -> tuple[list[Plan], list[View | None], None]:
-    inner, escaped = _plan(eqn.params["jaxpr"], seen, wanted, lengths)
+    inner, escaped = _plan(opened(eqn.params["jaxpr"])[0], seen, wanted, lengths)
     inner.plain |= _leaves(escaped, "returned from a checkpoint")
     return [inner], [None] * len(eqn.outvars), None
 
