@@ -136,6 +136,17 @@ def combined(weights: Any, mask: Any) -> Any:
     return jnp.asarray(weights) * jnp.asarray(mask)
 
 
+def total_weight(data: PyTree, weights: Any) -> Array | None:
+    """Σw over `data`, 1 where it is 0; `None` for an iterable of batches, of which nothing is known beforehand."""
+    if not is_tree_of_arrays(data):
+        return None
+    total = count(data, "data")
+    if weights is None:
+        return jnp.asarray(float(total))
+    summed = jnp.sum(jnp.asarray(as_weights(weights, total), float))
+    return jnp.where(summed > 0, summed, 1)
+
+
 def as_weights(weights: Any, total: int) -> Any:
     """Weights or a mask as an array of `total` numbers ≥ 0."""
     array = weights if is_array(weights) else np.asarray(weights)

@@ -9,7 +9,6 @@ mean of its a and the sum of its g.
 
 from typing import Literal
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -20,8 +19,6 @@ Sharing = Literal["expand", "reduce"]
 
 # Numbers laid out at once while summing; a convolution's patches are much larger than its input.
 _AT_ONCE = 1 << 22
-# From this width on, the symmetric half is computed in panels.
-_PANEL = 256
 
 Moments = tuple[Array, Array, Array]
 
@@ -31,7 +28,7 @@ def products_moments(
 ) -> Moments:
     """A `[N, I, I]`, G `[N, O, O]` (or their diagonals `[N, I]`, `[N, O]`) and the count `[]`, all sums.
 
-    Cost: B·T·(I² + O²), of which wide factors take the symmetric part only; B·(I² + O²) if reduced.
+    Cost: B·T·(I² + O²); B·(I² + O²) if reduced.
     """
     shared = jnp.sum(weights, axis=0)
     count = jnp.sum(shared) * (1 if sharing == "reduce" else form.pairs)
@@ -88,24 +85,12 @@ def second_moment(x: Float[Array, "B N T F"], weights: Float[Array, " B"], full:
     if not full:
         return jnp.sum(w * x**2, axis=(0, 2))
     if x.shape[1] == 1:
-        return _symmetric(*(jnp.reshape(z, (-1, x.shape[-1])) for z in (x, w * x)))[None]
+        # One matrix product: a batch axis of length one keeps XLA from seeing it.
+        rows = jnp.reshape(x, (-1, x.shape[-1]))
+        return (rows.T @ jnp.reshape(w * x, rows.shape))[None]
     over = jnp.moveaxis(x, 1, 0)
-    return jax.vmap(
-        lambda z, y: _symmetric(jnp.reshape(z, (-1, z.shape[-1])), jnp.reshape(y, (-1, z.shape[-1])))
-    )(over, w[:, 0] * over)
-
-
-def _symmetric(x: Float[Array, "R F"], y: Float[Array, "R F"]) -> Float[Array, "F F"]:
-    """`xᵀ y` where that is symmetric. Wide ones take one panel of the upper triangle after another."""
-    width = x.shape[-1]
-    if width < 2 * _PANEL:
-        return x.T @ y
-    panels = [
-        jnp.pad(x[:, start : start + _PANEL].T @ y[:, start:], ((0, 0), (start, 0)))
-        for start in range(0, width, _PANEL)
-    ]
-    upper = jnp.triu(jnp.concatenate(panels))
-    return upper + jnp.triu(upper, 1).T
+    rows = jnp.reshape(over, (x.shape[1], -1, x.shape[-1]))
+    return jnp.einsum("nri,nrj->nij", rows, jnp.reshape(w[:, 0] * over, rows.shape))
 
 
 def _chunk(form: Products) -> int:

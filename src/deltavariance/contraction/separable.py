@@ -37,6 +37,8 @@ def gram_quadratic(
 
     Cost: T·(I² + O²) + T²·(I + O) a case.
     """
+    if form.pairs == 1:
+        return _single(s, left, right, form)
     left_root, right_root = _root(left, s.left), _root(right, s.right)
 
     def some(chunk: Products) -> Array:
@@ -45,10 +47,18 @@ def gram_quadratic(
             lambda one: _joined(a, _whitened(one.factors()[1], right_root)), chunk, components
         )
 
-    if form.pairs == 1:
-        return some(form)
     n, i, o = form.frame
     return over_cases(some, form, cases, max(1, _AT_ONCE // (n * form.pairs * max(form.pairs, i, o))))
+
+
+def _single(s: Separable, left: Array | None, right: Array | None, form: Products) -> Float[Array, "K B"]:
+    """The same for T = 1, where a Gram matrix is a sum of squares: roots are not multiplied into the basis."""
+    a, g = form.factors()
+    a = a if left is None else turn(a, left)
+    g = g if right is None else turn(g, right)
+    # As products with a column: XLA on a CPU is many times slower at the same sum as a reduction.
+    inputs, outputs = turn(a**2, s.left[:, :, None]), turn(g**2, s.right[:, :, None])
+    return jnp.sum((inputs * outputs)[..., 0, 0], axis=-1)
 
 
 def _root(basis: Array | None, values: Array) -> Array:
@@ -63,7 +73,5 @@ def _whitened(factor: Float[Array, "... N T F"], root: Array) -> Array:
 
 
 def _joined(a: Float[Array, "b N T I"], g: Float[Array, "K b N T O"]) -> Float[Array, "K b"]:
-    if a.shape[2] == 1:
-        return jnp.sum(jnp.sum(a**2, axis=(2, 3)) * jnp.sum(g**2, axis=(3, 4)), axis=2)
     inputs = jnp.einsum("bnti,bnsi->bnts", a, a)
     return jnp.sum(inputs * jnp.einsum("kbnto,kbnso->kbnts", g, g), axis=(2, 3, 4))

@@ -184,29 +184,37 @@ def _pass(
     call = functools.partial(_batch_statistic, ll, frozen)
     result: Fisher | None = None
     total, seen, last = None, jnp.zeros(()), 0
-    parts = _cases.batches(data, _cases.combined(weights, mask), largest)
+    given = _cases.combined(weights, mask)
+    # Where Σw is known beforehand it is divided out of the weights, and never out of what may be many matrices.
+    whole = None if decay is not None else _cases.total_weight(data, given)
+    parts = _cases.batches(data, given, largest)
     for batch in with_progress(parts, f"{type(structure).__name__} Fisher information", None, progress):
         part, weight, bad = call(
-            ll_arrays, arrays, structure, batch.cases, jnp.asarray(batch.weights, float), layout
+            ll_arrays, arrays, structure, batch.cases, jnp.asarray(batch.weights, float), layout, whole
         )
         raise_if_bad(bad, batch)
         if decay is not None and batch.number != last:
             # A batch that was cut to fit in memory is one batch still, and one step of a moving average.
-            result = _step(result, structure, total, seen, layout, decay)
+            result = _step(result, structure, _mean(total, seen), seen, layout, decay)
             total, seen = None, jnp.zeros(())
         total = part if total is None else jax.tree.map(jnp.add, total, part)
         seen, last = seen + weight, batch.number
-    result = _step(result, structure, total, seen, layout, decay)
+    mean = _mean(total, seen) if whole is None else total
+    result = _step(result, structure, mean, seen, layout, decay)
     if num_data is not None:
         result = eqx.tree_at(lambda f: f.num_data, result, jnp.asarray(float(num_data)))
     return result
 
 
+@jax.jit
+def _mean(total: Any, seen: Array) -> Any:
+    return jax.tree.map(lambda x: x / jnp.where(seen > 0, seen, 1), total)
+
+
 def _step(
-    before: Fisher | None, structure: Structure, total: Any, seen: Array, layout: Layout, decay: float | None
+    before: Fisher | None, structure: Structure, mean: Any, seen: Array, layout: Layout, decay: float | None
 ) -> Fisher:
-    """`before` with a sum over `seen` examples counted in as one more batch."""
-    mean = jax.tree.map(lambda x: x / jnp.where(seen > 0, seen, 1), total)
+    """`before` with the mean over `seen` examples counted in as one more batch."""
     batch = Fisher(structure, mean, seen, seen, layout, jnp.ones(()), decay)
     return batch if before is None else _follow(before, batch)
 
@@ -237,8 +245,9 @@ def _batch_statistic(
     batch: PyTree,
     weights: Float[Array, " B"],
     layout: Layout,
+    whole: Float[Array, ""] | None,
 ) -> tuple[Any, Float[Array, ""], Any]:
-    """The weighted sum of a batch, Σw, and which leaves and which scores hold NaN or infinity."""
+    """The weighted sum of a batch (over `whole`, if given), Σw, and which leaves and scores hold NaN or infinity."""
     function = log_likelihood.thaw(ll_arrays)
 
     def scalar(p: PyTree, example: PyTree) -> Array:
@@ -256,7 +265,7 @@ def _batch_statistic(
     gradients = example_gradients(
         scalar, params.thaw(arrays), jax.tree.map(lambda leaf: leaf[stand_in], batch), where=layout
     )
-    total = structure.statistic(gradients, weights[None, :])
+    total = structure.statistic(gradients, (weights if whole is None else weights / whole)[None, :])
 
     def spoilt(leaf: Array) -> Array:
         if not jnp.issubdtype(leaf.dtype, jnp.inexact):

@@ -49,9 +49,12 @@ def outer_products(
     def largest(batch: PyTree) -> int:
         return largest_batch((f_arrays, frozen_f), (arrays, frozen), batch, layout, batch_size, memory_budget)
 
+    given = _cases.combined(weights, mask)
+    # Where Σw is known beforehand it is divided out of the weights, and never out of what may be many matrices.
+    whole = _cases.total_weight(data, given)
     while True:
         total, seen = None, jnp.zeros(())
-        for batch in _cases.batches(data, _cases.combined(weights, mask), largest, what=what):
+        for batch in _cases.batches(data, given, largest, what=what):
             part, weight, finite = _batch_sum(
                 frozen_f,
                 frozen,
@@ -61,6 +64,7 @@ def outer_products(
                 batch.cases,
                 jnp.asarray(batch.weights, float),
                 layout,
+                whole,
             )
             if not isinstance(finite, jax.core.Tracer) and not bool(finite):
                 raise ValueError(
@@ -69,7 +73,9 @@ def outer_products(
                 )
             total = part if total is None else jax.tree.map(jnp.add, total, part)
             seen = seen + weight
-        mean = jax.tree.map(lambda x, seen=seen: x / jnp.where(seen > 0, seen, 1), total)
+        mean = total
+        if whole is None:
+            mean = jax.tree.map(lambda x, seen=seen: x / jnp.where(seen > 0, seen, 1), total)
         following = current.next_pass(mean, layout)
         if following is None:
             counted = seen if num_data is None else jnp.asarray(float(num_data))
@@ -93,8 +99,9 @@ def _batch_sum(
     batch: PyTree,
     weights: Float[Array, " B"],
     layout: Layout,
+    whole: Float[Array, ""] | None,
 ) -> tuple[Any, Array, Array]:
-    """The weighted sum of a batch, Σw, and whether all of it is finite."""
+    """The weighted sum of a batch (over `whole`, if given), Σw, and whether all of it is finite."""
     real = weights > 0
     # A row left out may hold anything, and 0·NaN is NaN: a row that counts stands in for it.
     stand_in = jnp.where(real, jnp.arange(real.shape[0]), jnp.argmax(real))
@@ -104,6 +111,7 @@ def _batch_sum(
         jax.tree.map(lambda leaf: leaf[stand_in], batch),
         where=layout,
     )
-    total = structure.statistic(gradients, jnp.broadcast_to(weights, (gradients.components, gradients.cases)))
+    shares = weights if whole is None else weights / whole
+    total = structure.statistic(gradients, jnp.broadcast_to(shares, (gradients.components, gradients.cases)))
     finite = [jnp.all(jnp.isfinite(x)) for x in [gradients.value, *jax.tree.leaves(total)]]
     return total, jnp.sum(weights), jnp.all(jnp.stack(finite))
