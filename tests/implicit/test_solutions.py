@@ -17,7 +17,7 @@ from deltavariance import implicit
 pytestmark = pytest.mark.usefixtures("x64")
 
 
-def finite_difference(function: Callable[[Array], Array], at: Array, step: float = 1e-3) -> np.ndarray:
+def finite_difference(function: Callable[[Array], Array], at: Array, step: float = 1e-4) -> np.ndarray:
     """Central differences of fourth order of an array-valued function of a vector: [*out, len(at)]."""
     shifts = step * jnp.eye(at.size)
     points = jnp.concatenate([at + k * shifts for k in (1, -1, 2, -2)])
