@@ -53,7 +53,8 @@ class Batch:
 
 
 def take(cases: PyTree, start: int, stop: int) -> PyTree:
-    return jax.tree.map(lambda leaf: leaf[start:stop], cases)
+    """Some consecutive cases; all of them are taken without a copy."""
+    return jax.tree.map(lambda leaf: leaf if (start, stop) == (0, len(leaf)) else leaf[start:stop], cases)
 
 
 def pad(cases: PyTree, size: int) -> PyTree:
@@ -136,13 +137,13 @@ def combined(weights: Any, mask: Any) -> Any:
     return jnp.asarray(weights) * jnp.asarray(mask)
 
 
-def total_weight(data: PyTree, weights: Any) -> Array | None:
+def total_weight(data: PyTree, weights: Any) -> Array | np.ndarray | None:
     """Σw over `data`, 1 where it is 0; `None` for an iterable of batches, of which nothing is known beforehand."""
     if not is_tree_of_arrays(data):
         return None
     total = count(data, "data")
     if weights is None:
-        return jnp.asarray(float(total))
+        return np.asarray(total, float)
     summed = jnp.sum(jnp.asarray(as_weights(weights, total), float))
     return jnp.where(summed > 0, summed, 1)
 

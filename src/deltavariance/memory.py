@@ -6,15 +6,14 @@ import os
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
-from deltavariance.parameters import Frozen, Layout
+from deltavariance.parameters import Frozen, Layout, dtype_of
 from deltavariance.tracing import Traced, trace
 
 DEFAULT_BUDGET = 1 << 30
 # The cotangents of many components are gone through again and again: batches are cut so that they stay near the core.
-CACHE = 1 << 23
+CACHE = 1 << 24
 
 
 def physical_memory() -> int | None:
@@ -103,7 +102,7 @@ def largest_batch(
     if batch_size is not None and batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, and it is {batch_size}.")
     leaves, treedef = jax.tree.flatten(cases)
-    case_shapes = tuple(jax.ShapeDtypeStruct(leaf.shape[1:], jnp.result_type(leaf)) for leaf in leaves)
+    case_shapes = tuple(jax.ShapeDtypeStruct(leaf.shape[1:], dtype_of(leaf)) for leaf in leaves)
     needed, pulled_back = _measure(
         u[1], _shapes(u[0]), params[1], _shapes(params[0]), case_shapes, treedef, layout
     )
@@ -126,4 +125,4 @@ def largest_batch(
 
 
 def _shapes(arrays: Any) -> tuple[jax.ShapeDtypeStruct, ...]:
-    return tuple(jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)) for x in arrays)
+    return tuple(jax.ShapeDtypeStruct(x.shape, dtype_of(x)) for x in arrays)

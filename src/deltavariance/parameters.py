@@ -24,9 +24,14 @@ def is_array(leaf: object) -> bool:
     return isinstance(leaf, (jax.Array, np.ndarray, np.generic))
 
 
+def dtype_of(leaf: Any) -> Any:
+    """The type that a leaf has inside JAX: of a NumPy array, with double precision only where that is switched on."""
+    return leaf.dtype if isinstance(leaf, jax.Array) else jnp.result_type(leaf)
+
+
 def is_inexact(leaf: object) -> bool:
     """Whether a leaf is an array of floating-point or complex numbers."""
-    return is_array(leaf) and jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
+    return is_array(leaf) and jnp.issubdtype(dtype_of(leaf), jnp.inexact)
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,7 @@ class Layout:
                 + ("." if where is None else ", or widen `where`.")
             )
         for _, name, leaf in uncertain:
-            if jnp.issubdtype(jnp.result_type(leaf), jnp.complexfloating):
+            if jnp.issubdtype(dtype_of(leaf), jnp.complexfloating):
                 raise TypeError(
                     f"Parameter {name!r} is complex, and a variance needs real parameters. Keep its real and imaginary"
                     " parts as two real leaves and combine them inside the function."
@@ -109,7 +114,7 @@ class Layout:
             positions=tuple(position for position, _, _ in uncertain),
             names=tuple(name for _, name, _ in uncertain),
             shapes=tuple(tuple(np.shape(leaf)) for _, _, leaf in uncertain),
-            dtypes=tuple(str(jnp.result_type(leaf)) for _, _, leaf in uncertain),
+            dtypes=tuple(str(dtype_of(leaf)) for _, _, leaf in uncertain),
         )
 
     @property

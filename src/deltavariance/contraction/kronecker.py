@@ -10,15 +10,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from deltavariance.contraction.basis import Basis, turn
-from deltavariance.contraction.diagonal import (
-    MOST_PAIRS,
-    Several,
-    leaf_quadratic,
-    leaf_square_sum,
+from deltavariance.contraction.diagonal import Several, leaf_quadratic, leaf_square_sum
+from deltavariance.contraction.loops import over_cases, over_components, sum_over_cases
+from deltavariance.contraction.pairs import (
+    cases_of_pairs,
+    pairs_are_cheaper,
     pairs_quadratic,
     pairs_square_sum,
 )
-from deltavariance.contraction.loops import over_cases, over_components, sum_over_cases
 from deltavariance.contraction.separable import Separable, gram_is_cheaper, gram_quadratic
 from deltavariance.tracing.gradients import Dense, Form, Products, Rows, add_up, widened
 from deltavariance.tracing.gradients import ExampleGradients as Gradients
@@ -102,12 +101,12 @@ def _form_quadratic(basis: Basis, s: Weight, form: Form, gradients: Gradients) -
         g = form.merged() if basis.right is None else form.merged() @ basis.right[0]
         return jnp.sum(jnp.take(s[0], form.numbers, axis=0) * g**2, axis=(2, 3))
     assert isinstance(form, Products)
-    if form.pairs <= MOST_PAIRS:
+    if pairs_are_cheaper(form):
         return over_cases(
             lambda some: pairs_quadratic(s, rotated_inputs(basis, some), rotated_cotangents(basis, some)),
             form,
             form.count,
-            _pairs_chunk(form),
+            cases_of_pairs(form),
         )
 
     def some(chunk: Products) -> Array:
@@ -123,12 +122,12 @@ def _form_square_sum(basis: Basis, form: Form, weights: Array) -> Array:
         squares = jnp.sum(weights[:, :, None, None] * g**2, axis=0)
         return jnp.zeros(basis.frame, squares.dtype).at[0, form.numbers].add(squares)
     assert isinstance(form, Products)
-    if form.pairs <= MOST_PAIRS:
+    if pairs_are_cheaper(form):
         return sum_over_cases(
             lambda some, w: pairs_square_sum(rotated_inputs(basis, some), rotated_cotangents(basis, some), w),
             form,
             weights,
-            _pairs_chunk(form),
+            cases_of_pairs(form),
         )
 
     def some(chunk: Products, w: Array) -> Array:
@@ -173,11 +172,6 @@ def _square(s: Array, g: Float[Array, "K b N I O"]) -> Float[Array, "K b"]:
 def _chunk(form: Products) -> int:
     n, i, o = form.frame
     return max(1, _AT_ONCE // max(1, n * max(i * o, form.pairs * max(i, o))))
-
-
-def _pairs_chunk(form: Products) -> int:
-    n, i, o = form.frame
-    return form.count if form.pairs == 1 else max(1, 4 * _AT_ONCE // (n * form.pairs**2 * (i + o)))
 
 
 def _at_once(gradients: Gradients, leaf: int) -> int:

@@ -183,22 +183,25 @@ def _pass(
 
     call = functools.partial(_batch_statistic, ll, frozen)
     result: Fisher | None = None
-    total, seen, last = None, jnp.zeros(()), 0
+    total: Any = None
+    seen: Any = None
+    last = 0
     given = _cases.combined(weights, mask)
     # Where Σw is known beforehand it is divided out of the weights, and never out of what may be many matrices.
     whole = None if decay is not None else _cases.total_weight(data, given)
     parts = _cases.batches(data, given, largest)
     for batch in with_progress(parts, f"{type(structure).__name__} Fisher information", None, progress):
-        part, weight, bad = call(
-            ll_arrays, arrays, structure, batch.cases, jnp.asarray(batch.weights, float), layout, whole
-        )
+        part, weight, bad = call(ll_arrays, arrays, structure, batch.cases, batch.weights, layout, whole)
         raise_if_bad(bad, batch)
         if decay is not None and batch.number != last:
             # A batch that was cut to fit in memory is one batch still, and one step of a moving average.
             result = _step(result, structure, _mean(total, seen), seen, layout, decay)
-            total, seen = None, jnp.zeros(())
-        total = part if total is None else jax.tree.map(jnp.add, total, part)
-        seen, last = seen + weight, batch.number
+            total = None
+        if total is None:
+            total, seen = part, weight
+        else:
+            total, seen = jax.tree.map(jnp.add, total, part), seen + weight
+        last = batch.number
     mean = _mean(total, seen) if whole is None else total
     result = _step(result, structure, mean, seen, layout, decay)
     if num_data is not None:
@@ -243,12 +246,16 @@ def _batch_statistic(
     arrays: list[Array],
     structure: Structure,
     batch: PyTree,
-    weights: Float[Array, " B"],
+    weights: Any,
     layout: Layout,
     whole: Float[Array, ""] | None,
 ) -> tuple[Any, Float[Array, ""], Any]:
-    """The weighted sum of a batch (over `whole`, if given), Σw, and which leaves and scores hold NaN or infinity."""
+    """The weighted sum of a batch (over `whole`, if given), Σw, and which leaves and scores hold NaN or infinity.
+
+    `weights` is `[B]`, of any type of number.
+    """
     function = log_likelihood.thaw(ll_arrays)
+    weights = jnp.asarray(weights, float)
 
     def scalar(p: PyTree, example: PyTree) -> Array:
         value = jnp.asarray(function(p, example))
@@ -276,7 +283,8 @@ def _batch_statistic(
     bad = (
         jax.tree.map(spoilt, batch),
         spoilt(gradients.value),
-        ~jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(total)])),
+        # The largest absolute value is NaN or infinite if any is: a third of the cost of asking each.
+        ~jnp.all(jnp.stack([jnp.isfinite(jnp.max(jnp.abs(x), initial=0)) for x in jax.tree.leaves(total)])),
     )
     return total, jnp.sum(weights), bad
 

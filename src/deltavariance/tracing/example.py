@@ -10,7 +10,7 @@ import numpy as np
 
 from deltavariance.parameters import Layout, Where
 from deltavariance.tracing.execute import run
-from deltavariance.tracing.gradients import ExampleGradients, join
+from deltavariance.tracing.gradients import ExampleGradients, join, with_axis
 from deltavariance.tracing.plan import Plan, make_plan
 
 PyTree = Any
@@ -64,7 +64,7 @@ def example_gradients(
     batched = jax.vmap(one, out_axes=(0, records_at, (taps_at, plain_at)))
     value, recorded, (cotangents, plain) = batched(jax.tree.leaves(z))
     if components == 1:
-        cotangents = [jnp.expand_dims(g, axis + 1) for g, axis in zip(cotangents, taps_at, strict=True)]
+        cotangents = [with_axis(g, axis + 1) for g, axis in zip(cotangents, taps_at, strict=True)]
         plain = {number: g[None] for number, g in plain.items()}
     return ExampleGradients(join(plan.uses, recorded, cotangents, plain, layout), value, layout)
 
