@@ -64,15 +64,6 @@ class Basis(eqx.Module):
         return value
 
 
-def turn(factor: Float[Array, "... N T F"], rotation: Float[Array, "N F H"]) -> Float[Array, "... N T H"]:
-    """Each of N factors times its own matrix. Cost: T·F·H multiplications each."""
-    if rotation.shape[0] == 1:
-        # One matrix product: a batch axis of length one keeps XLA from seeing it.
-        rows = jnp.reshape(factor, (-1, factor.shape[-1])) @ rotation[0]
-        return jnp.reshape(rows, (*factor.shape[:-1], rotation.shape[-1]))
-    return jnp.einsum("...nti,nij->...ntj", factor, rotation)
-
-
 def _over(function: Callable[[Any], Array], value: Array, leading: tuple[int, ...]) -> Array:
     for _ in leading:
         function = jax.vmap(function)

@@ -3,21 +3,21 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from deltavariance.contraction.factors import Paired
 from deltavariance.contraction.loops import over_cases, over_components, sum_over_cases
-from deltavariance.tracing.gradients import Products
 
 # How many numbers of G to build in one step: fewer and the loop costs more than the work, more and G leaves the cache.
 _STEP = 3 << 16
 # A single G of so many numbers is a step of its own: its product, square and sum are one kernel on a CPU.
-_ALONE = 1 << 12
+ALONE = 1 << 12
 
 
-def explicit_quadratic(s: Float[Array, "N I O"], form: Products) -> Float[Array, "K B"]:
+def explicit_quadratic(s: Float[Array, "N I O"], form: Paired) -> Float[Array, "K B"]:
     """`Σ S G²`, of each component and case. Cost: K·B·T·N·I·O multiplications."""
     n, i, o = form.frame
     at_once = max(1, _STEP // (n * i * o))
 
-    def some(cases: Products) -> Array:
+    def some(cases: Paired) -> Array:
         return over_components(
             lambda one: product_quadratic(s, *one.factors()), cases, form.components, at_once
         )
@@ -42,10 +42,10 @@ def product_quadratic(
     return jnp.reshape(jnp.reshape(product**2, (k * b, -1)) @ weights, (k, b))
 
 
-def explicit_square_sum(form: Products, weights: Float[Array, "K B"]) -> Float[Array, "N I O"]:
+def explicit_square_sum(form: Paired, weights: Float[Array, "K B"]) -> Float[Array, "N I O"]:
     """`Σ_{k,b} w G²`. Cost: K·B·T·N·I·O multiplications."""
 
-    def some(cases: Products, w: Float[Array, "K b"]) -> Array:
+    def some(cases: Paired, w: Float[Array, "K b"]) -> Array:
         return product_square_sum(*cases.factors(), w)
 
     total: Array = sum_over_cases(some, form, weights, _cases(form))
@@ -61,8 +61,8 @@ def product_square_sum(
     return jnp.einsum("kb,kbnio->nio", weights, jnp.einsum("bnti,kbnto->kbnio", a, g) ** 2)
 
 
-def _cases(form: Products) -> int:
+def _cases(form: Paired) -> int:
     """How many cases to take at once."""
     n, i, o = form.frame
     size = i * o * form.components
-    return 1 if n == 1 and size >= _ALONE else max(1, _STEP // (n * size))
+    return 1 if n == 1 and size >= ALONE else max(1, _STEP // (n * size))

@@ -9,9 +9,12 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from deltavariance.contraction.basis import Basis, turn
+from deltavariance.contraction.basis import Basis
 from deltavariance.contraction.diagonal import Several, leaf_quadratic, leaf_square_sum
+from deltavariance.contraction.explicit import ALONE, explicit_quadratic, explicit_square_sum
+from deltavariance.contraction.factors import Factors
 from deltavariance.contraction.loops import over_cases, over_components, sum_over_cases
+from deltavariance.contraction.multiply import turn
 from deltavariance.contraction.pairs import (
     cases_of_pairs,
     pairs_are_cheaper,
@@ -110,10 +113,12 @@ def _form_quadratic(basis: Basis, s: Weight, form: Form, gradients: Gradients) -
         )
 
     def some(chunk: Products) -> Array:
-        a = _early(basis.left, chunk.factors()[0], chunk.frame[2])
-        return over_components(lambda one: _square(s, _product(basis, a, one)), chunk, gradients.components)
+        if all(_both_early(basis, form)):
+            rotated = Factors(rotated_inputs(basis, chunk), rotated_cotangents(basis, chunk))
+            return explicit_quadratic(s, rotated)
+        return over_components(lambda one: _square(s, _product(basis, one)), chunk, gradients.components)
 
-    return over_cases(some, form, gradients.cases, _chunk(form))
+    return over_cases(some, form, gradients.cases, _chunk(basis, form))
 
 
 def _form_square_sum(basis: Basis, form: Form, weights: Array) -> Array:
@@ -131,10 +136,12 @@ def _form_square_sum(basis: Basis, form: Form, weights: Array) -> Array:
         )
 
     def some(chunk: Products, w: Array) -> Array:
-        a = _early(basis.left, chunk.factors()[0], chunk.frame[2])
-        return jnp.einsum("kb,kbnio->nio", w, _product(basis, a, chunk) ** 2)
+        if all(_both_early(basis, form)):
+            rotated = Factors(rotated_inputs(basis, chunk), rotated_cotangents(basis, chunk))
+            return explicit_square_sum(rotated, w)
+        return jnp.einsum("kb,kbnio->nio", w, _product(basis, chunk) ** 2)
 
-    total: Array = sum_over_cases(some, form, weights, _chunk(form))
+    total: Array = sum_over_cases(some, form, weights, _chunk(basis, form))
     return total
 
 
@@ -148,30 +155,39 @@ def rotated_cotangents(basis: Basis, form: Products) -> Float[Array, "K B N T O"
     return g if basis.right is None else turn(g, basis.right)
 
 
-def _early(rotation: Array | None, factor: Array, other: int) -> Array:
-    """Rotate a factor `[..., N, T, F]` beforehand if that is cheaper than rotating the product's F × `other`."""
-    if rotation is None or factor.shape[-2] > other:
-        return factor
-    return turn(factor, rotation)
+def _both_early(basis: Basis, form: Products) -> tuple[bool, bool]:
+    """Whether to rotate inputs and cotangents (T·F² multiplications) rather than one side of their product (I·O·F)."""
+    _, i, o = form.frame
+    return basis.left is None or form.pairs <= o, basis.right is None or form.pairs <= i
 
 
-def _product(basis: Basis, a: Array, form: Products) -> Float[Array, "K b N I O"]:
-    """G̃ from inputs that `_early` has seen already."""
-    _, inputs, outputs = form.frame
-    g = _early(basis.right, form.factors()[1], inputs)
+def _product(basis: Basis, form: Products) -> Float[Array, "K b N I O"]:
+    """G̃ with each rotation where it is cheaper."""
+    left_early, right_early = _both_early(basis, form)
+    a = rotated_inputs(basis, form) if left_early else form.factors()[0]
+    g = rotated_cotangents(basis, form) if right_early else form.factors()[1]
+    if g.shape[:3] == (1, 1, 1):
+        # As plain products: batch axes of length one hide from XLA what it could fuse.
+        one = a[0, 0].T @ g[0, 0, 0]
+        one = one if left_early or basis.left is None else basis.left[0].T @ one
+        return (one if right_early or basis.right is None else one @ basis.right[0])[None, None, None]
     product = jnp.einsum("bnti,kbnto->kbnio", a, g)
-    if form.pairs > outputs:
-        product = basis.rotate_left(product)
-    return basis.rotate_right(product) if form.pairs > inputs else product
+    product = product if left_early else basis.rotate_left(product)
+    return product if right_early else basis.rotate_right(product)
 
 
 def _square(s: Array, g: Float[Array, "K b N I O"]) -> Float[Array, "K b"]:
     return jnp.sum(s * g**2, axis=(2, 3, 4))
 
 
-def _chunk(form: Products) -> int:
+def _chunk(basis: Basis, form: Products) -> int:
+    """How many cases to rotate at once: products of all cases, where it is factors that are rotated, come later."""
     n, i, o = form.frame
-    return max(1, _AT_ONCE // max(1, n * max(i * o, form.pairs * max(i, o))))
+    factors = form.pairs * (i + form.components * o)
+    if all(_both_early(basis, form)):
+        return max(1, 4 * _AT_ONCE // (n * factors))
+    alone = n == form.components == 1 and i * o >= ALONE
+    return 1 if alone else max(1, _AT_ONCE // (n * max(i * o, form.pairs * max(i, o))))
 
 
 def _at_once(gradients: Gradients, leaf: int) -> int:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from deltavariance.contraction.loops import sum_over_cases
+from deltavariance.contraction.multiply import sum_of_outer
 from deltavariance.tracing.gradients import Products, Rows, widened
 
 Sharing = Literal["expand", "reduce"]
@@ -87,7 +88,7 @@ def second_moment(x: Float[Array, "B N T F"], weights: Float[Array, " B"], full:
     if x.shape[1] == 1:
         # One matrix product: a batch axis of length one keeps XLA from seeing it.
         rows = jnp.reshape(x, (-1, x.shape[-1]))
-        return (rows.T @ jnp.reshape(w * x, rows.shape))[None]
+        return sum_of_outer(rows, jnp.reshape(w * x, rows.shape))[None]
     over = jnp.moveaxis(x, 1, 0)
     rows = jnp.reshape(over, (x.shape[1], -1, x.shape[-1]))
     return jnp.einsum("nri,nrj->nij", rows, jnp.reshape(w[:, 0] * over, rows.shape))

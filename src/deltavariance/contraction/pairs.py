@@ -8,8 +8,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from deltavariance.contraction.basis import turn
-from deltavariance.tracing.gradients import Products
+from deltavariance.contraction.factors import Paired
+from deltavariance.contraction.multiply import sum_of_outer, turn
 
 # Of one component, up to this T the pairs cost less than G: a G by itself is a small product and bound by memory.
 _MOST_PAIRS = 6
@@ -21,7 +21,7 @@ _ENTRY = 9
 _AT_ONCE = 1 << 20
 
 
-def pairs_are_cheaper(form: Products) -> bool:
+def pairs_are_cheaper(form: Paired) -> bool:
     """Whether to go by P = T(T+1)/2 pairs rather than to build G: `P·O·(I + 9 K)` against `K·I·O·(T + 9)`."""
     k, t, i = form.components, form.pairs, form.frame[1]
     if k == 1 or t > _MOST_WRITTEN:
@@ -29,7 +29,7 @@ def pairs_are_cheaper(form: Products) -> bool:
     return t * (t + 1) // 2 * (i + _ENTRY * k) <= k * i * (t + _ENTRY)
 
 
-def cases_of_pairs(form: Products) -> int:
+def cases_of_pairs(form: Paired) -> int:
     """How many cases to take at once."""
     n, i, o = form.frame
     return form.count if form.pairs == 1 else max(1, _AT_ONCE // (n * form.pairs**2 * (i + o)))
@@ -81,7 +81,7 @@ def pairs_square_sum(
     right = _over_components(weights, g[:, :, :, first] * g[:, :, :, second]) * twice[:, None]
     if left.shape[1] == 1:
         # One matrix product: a batch axis of length one makes XLA on a CPU lay both sides out anew.
-        return _product_of_rows(*(jnp.reshape(x, (-1, x.shape[-1])) for x in (left, right)))[None]
+        return sum_of_outer(*(jnp.reshape(x, (-1, x.shape[-1])) for x in (left, right)))[None]
     return jnp.einsum("bnpi,bnpo->nio", left, right)
 
 
@@ -90,8 +90,3 @@ def _over_components(weights: Float[Array, "K B"], x: Float[Array, "K B ..."]) -
     if x.shape[0] == 1:
         return jnp.reshape(weights[0], (-1, *[1] * (x.ndim - 2))) * x[0]
     return jnp.einsum("kb,kb...->b...", weights, x)
-
-
-def _product_of_rows(left: Float[Array, "R I"], right: Float[Array, "R O"]) -> Float[Array, "I O"]:
-    """`leftᵀ right`. A single column is made as a row: XLA on a CPU is six times slower at the column."""
-    return (right.T @ left).T if right.shape[1] == 1 else left.T @ right

@@ -4,8 +4,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from deltavariance.contraction.basis import turn
 from deltavariance.contraction.loops import over_cases, over_components
+from deltavariance.contraction.multiply import turn
 from deltavariance.tracing.gradients import Products
 
 # Entries of the Gram matrices made at once.
