@@ -62,7 +62,7 @@ def network(case: Network, seconds: float) -> list[Row]:
     works |= {name: (lambda s=sigma: dv.variance(u, params, z, s)) for name, sigma in sigmas.items()}
     times = interleaved(works, seconds=seconds)
     base = times["plain"]
-    limits = {"fit": asked.fit, "KFAC": asked.kfac, "EKFAC": asked.ekfac}
+    limits = {"fit": asked.fit, "KFAC": asked.kfac, "KFAC, split damping": asked.kfac, "EKFAC": asked.ekfac}
     rows = [
         Row(
             case.title,

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 
 from deltavariance.contraction.explicit import explicit_quadratic, explicit_square_sum
 from deltavariance.contraction.loops import over_cases, sum_over_cases
+from deltavariance.contraction.multiply import sum_of_rest
 from deltavariance.contraction.pairs import (
     cases_of_pairs,
     pairs_are_cheaper,
@@ -88,11 +89,14 @@ def _stack_quadratic(s: Float[Array, "N I O"], form: Products) -> Float[Array, "
 
     # Components and cases on one axis: an axis of length one in the scanned array would be a copy of it.
     slices = (s, jnp.reshape(a, (n, b, -1)), jnp.reshape(g, (n, k * b, o)))
-    return lax.scan(one, jnp.zeros((k, b), a.dtype), slices)[0]
+    # Two layers a step: a loop's step costs as much as a small layer's product.
+    return lax.scan(one, jnp.zeros((k, b), a.dtype), slices, unroll=2)[0]
 
 
 def _dense_quadratic(s: Array, g: Array, stack: int = 0) -> Float[Array, "K B"]:
     """`Σ S Δ²` of `g [*stack, K, B, *rest]`, with `s [*stack, *rest]`."""
+    if stack == 0:
+        return sum_of_rest(s * g**2, 2)
     k, b = g.shape[stack : stack + 2]
     # Components and cases on one axis: an axis of length one would be a copy.
     joined = jnp.reshape(g, (*g.shape[:stack], k * b, *g.shape[stack + 2 :]))

@@ -5,6 +5,7 @@ from jaxtyping import Array, Float
 
 from deltavariance.contraction.factors import Paired
 from deltavariance.contraction.loops import over_cases, over_components, sum_over_cases
+from deltavariance.contraction.multiply import sum_of_rest
 
 # How many numbers of G to build in one step: fewer and the loop costs more than the work, more and G leaves the cache.
 _STEP = 3 << 16
@@ -31,7 +32,7 @@ def product_quadratic(
     """`Σ S G²` of factors whose product may be held at once. Batch axes of length one hide what XLA could fuse."""
     k, b, n, t, o = g.shape
     if n > 1:
-        return jnp.sum(s * jnp.einsum("bnti,kbnto->kbnio", a, g) ** 2, axis=(2, 3, 4))
+        return sum_of_rest(s * jnp.einsum("bnti,kbnto->kbnio", a, g) ** 2, 2)
     if k == b == 1:
         return jnp.reshape(jnp.sum(s[0] * (a[0, 0].T @ g[0, 0, 0]) ** 2), (1, 1))
     weights = jnp.ravel(s[0].T)

@@ -1,12 +1,13 @@
 """Inputs and cotangents by themselves, after a rotation say: what else the ways to square a product can be given."""
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
 from jaxtyping import Array, Float
 
 
+@runtime_checkable
 class Paired(Protocol):
     """`G = Σ_t a_t g_tᵀ` for each case and component: `tracing.Products`, or `Factors`."""
 

@@ -14,7 +14,7 @@ from deltavariance.contraction.diagonal import Several, leaf_quadratic, leaf_squ
 from deltavariance.contraction.explicit import ALONE, explicit_quadratic, explicit_square_sum
 from deltavariance.contraction.factors import Factors
 from deltavariance.contraction.loops import over_cases, over_components, sum_over_cases
-from deltavariance.contraction.multiply import turn
+from deltavariance.contraction.multiply import sum_of_rest, turn
 from deltavariance.contraction.pairs import (
     cases_of_pairs,
     pairs_are_cheaper,
@@ -177,7 +177,7 @@ def _product(basis: Basis, form: Products) -> Float[Array, "K b N I O"]:
 
 
 def _square(s: Array, g: Float[Array, "K b N I O"]) -> Float[Array, "K b"]:
-    return jnp.sum(s * g**2, axis=(2, 3, 4))
+    return sum_of_rest(s * g**2, 2)
 
 
 def _chunk(basis: Basis, form: Products) -> int:

@@ -1,5 +1,7 @@
 """Matrix products written as XLA is quickest at them on a CPU."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -23,3 +25,9 @@ def sum_of_outer(left: Float[Array, "R I"], right: Float[Array, "R O"]) -> Float
     if right.shape[1] == 1:
         return (right.T @ left).T
     return jax.lax.optimization_barrier(left.T) @ right
+
+
+def sum_of_rest(x: Float[Array, "..."], leading: int) -> Float[Array, "..."]:
+    """The sum over all axes but the first `leading`, in two dimensions: in more it takes up to eight times longer."""
+    rows = jnp.reshape(x, (math.prod(x.shape[:leading]), -1))
+    return jnp.reshape(jnp.sum(rows, axis=1), x.shape[:leading])

@@ -9,7 +9,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from deltavariance.contraction.factors import Paired
-from deltavariance.contraction.multiply import sum_of_outer, turn
+from deltavariance.contraction.multiply import sum_of_outer, sum_of_rest, turn
 
 # Of one component, up to this T the pairs cost less than G: a G by itself is a small product and bound by memory.
 _MOST_PAIRS = 6
@@ -44,10 +44,10 @@ def pairs_quadratic(
     # Written as one matrix product, then one elementwise one: the first is the whole batch's cost.
     products = turn(a[:, :, first] * a[:, :, second], s)
     if uses == 1:
-        return jnp.sum(products * g**2, axis=(2, 3, 4))
+        return sum_of_rest(products * g**2, 2)
     if g.shape[0] == 1:
         twice = products * np.where(first == second, 1, 2).astype(products.dtype)[:, None]
-        return jnp.sum(twice * g[0][:, :, first] * g[0][:, :, second], axis=(1, 2, 3))[None]
+        return sum_of_rest(twice * g[0][:, :, first] * g[0][:, :, second], 1)[None]
     return _several(products, g)
 
 
