@@ -15,6 +15,7 @@ from deltavariance import cases as _cases
 from deltavariance.covariance import Covariance
 from deltavariance.memory import largest_batch
 from deltavariance.parameters import Frozen, Layout, freeze
+from deltavariance.several import Several
 from deltavariance.tracing import ExampleGradients, as_real_array, example_gradients
 
 PyTree = Any
@@ -25,19 +26,21 @@ def variance(
     u: Quantity,
     params: PyTree,
     z: PyTree,
-    sigma: Covariance,
+    sigma: Covariance | PyTree,
     *,
     batch_size: int | None = None,
     memory_budget: int | None = None,
     check: bool = True,
-) -> Float[Array, "n *u"]:
+) -> Float[Array, "n *u"] | PyTree:
     """The Delta Variance `ΔᵀΣΔ` of `u(params, z[i])` for each case i: `[n, *u.shape]`.
 
     `u(params, z)` takes one case and returns a scalar or an array of any shape, of which every component gets its
     variance; one forward pass serves them all. With `check`, a NaN in u or its gradient is an error that names the
     case (not inside `jit`). Cases run in batches that keep within `memory_budget` bytes.
 
-    Cost: one gradient a component.
+    Several Σ of the same parameters, in a list or dictionary, share the gradients, and are answered in kind.
+
+    Cost: one gradient a component, however many Σ there are; each adds its contraction.
 
     >>> import jax.numpy as jnp
     >>> import deltavariance as dv
@@ -55,12 +58,12 @@ def block_variances(
     u: Quantity,
     params: PyTree,
     z: PyTree,
-    sigma: Covariance,
+    sigma: Covariance | PyTree,
     *,
     batch_size: int | None = None,
     memory_budget: int | None = None,
     check: bool = True,
-) -> dict[str, Float[Array, "n *u"]]:
+) -> dict[str, Float[Array, "n *u"]] | PyTree:
     """`variance` split by block: `{block name: [n, *u.shape]}`, summing to the whole. Same cost."""
     return _run(_parts, u, params, z, sigma, batch_size, memory_budget, check)
 
@@ -69,18 +72,22 @@ def covariance(
     u: Quantity,
     params: PyTree,
     z: PyTree,
-    sigma: Covariance,
+    sigma: Covariance | PyTree,
     *,
     joint: bool = False,
     batch_size: int | None = None,
     memory_budget: int | None = None,
     check: bool = True,
-) -> Float[Array, "..."]:
+) -> Float[Array, "..."] | PyTree:
     """`Δ_k Σ Δ_l` among the k components of u: `[n, k, k]`; with `joint`, among all cases too: `[n·k, n·k]`.
 
     Components are flattened in C order; in the joint matrix the case varies slowest. Cost: one gradient a component,
     written out (K·P numbers a case, or n·k·P at once for `joint`), and one multiplication by Σ.
     """
+    if joint and not isinstance(sigma, Covariance):
+        raise TypeError(
+            "A joint covariance over all cases is made for one Σ at a time: ask for each by itself."
+        )
     if not joint:
         return _run(_cross, u, params, z, sigma, batch_size, memory_budget, check)
     rows = gradient_rows(
@@ -124,16 +131,22 @@ def _shaped(x: Array, gradients: ExampleGradients) -> Array:
     return jnp.reshape(jnp.moveaxis(x, 0, 1), gradients.value.shape)
 
 
-def _total(gradients: ExampleGradients, sigma: Covariance) -> Array:
+def _total(gradients: ExampleGradients, sigma: Any) -> Any:
+    if isinstance(sigma, Several):
+        return sigma.contract(_total, gradients)
     parts = list(sigma.block_quadratic(gradients).values())
     return _shaped(sum(parts[1:], parts[0]), gradients)
 
 
-def _parts(gradients: ExampleGradients, sigma: Covariance) -> dict[str, Array]:
+def _parts(gradients: ExampleGradients, sigma: Any) -> Any:
+    if isinstance(sigma, Several):
+        return sigma.contract(_parts, gradients)
     return {name: _shaped(part, gradients) for name, part in sigma.block_quadratic(gradients).items()}
 
 
-def _cross(gradients: ExampleGradients, sigma: Covariance) -> Array:
+def _cross(gradients: ExampleGradients, sigma: Any) -> Any:
+    if isinstance(sigma, Several):
+        return sigma.contract(_cross, gradients)
     return sigma.cross(gradients)
 
 
@@ -176,6 +189,8 @@ def _run(
     check: bool,
 ) -> Any:
     n = _cases.count(z, "z")
+    if not isinstance(sigma, (Covariance, _Bare)):
+        sigma = Several.of(sigma)
     sigma.layout.check(params)
     u_arrays, u_frozen = hashable(u)
     arrays, frozen = freeze(params)

@@ -19,8 +19,10 @@ def explicit_quadratic(s: Float[Array, "N I O"], form: Paired) -> Float[Array, "
     at_once = max(1, _STEP // (n * i * o))
 
     def some(cases: Paired) -> Array:
+        # The inputs are laid out once for all components.
+        a, _ = cases.factors()
         return over_components(
-            lambda one: product_quadratic(s, *one.factors()), cases, form.components, at_once
+            lambda one: product_quadratic(s, a, one.factors()[1]), cases, form.components, at_once
         )
 
     return over_cases(some, form, form.count, _cases(form))
